@@ -51,7 +51,7 @@ select distinct _partition as partition, _offset as "offset" from rejected where
 
 @dataclass
 class KeptPayloads:
-    """Payloads of rejected duplicates (partition, offset, value), or none when they have more than MOST_PAYLOAD_BYTES.
+    """Payloads of rejected duplicates and their headers by place, or none when they have more than MOST_PAYLOAD_BYTES.
 
     It may be exceeded by one chunk for each partition that is read at the same time.
     """
@@ -212,7 +212,11 @@ class _KafkaComparison:
             return
         rows = chunk.records[_places(chunk.records["offset"].to_numpy(), offsets)]
         if rows.height:
-            kept.add(rows.select(pl.lit(chunk.partition, pl.Int32).alias("partition"), "offset", "value").rechunk())
+            kept.add(
+                rows.select(
+                    pl.lit(chunk.partition, pl.Int32).alias("partition"), "offset", "value", "headers"
+                ).rechunk()
+            )
 
 
 def _read_ahead(chunks: Iterator[Chunk], ended: Event) -> Iterator[Chunk]:

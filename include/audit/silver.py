@@ -149,7 +149,8 @@ join (
     select partition, "offset", payload
     from (
         select b.partition, b."offset",
-            case when f.value is null then payload_text(b.value) else fix_text(f.value) end as payload
+            case when f.value is null then payload_text(b.value, headers := b.headers)
+            else fix_text(f.value, headers := b.headers) end as payload
         from bronze as b
         left join fixes as f on f.partition = b.partition and f."offset" = b."offset"
     )
@@ -392,7 +393,8 @@ order by all
 ORPHANED_DUPLICATES = """
 with duplicates as (
     select r._batch_id, b.partition, b."offset",
-        case when f.value is null then payload_text(b.value) else fix_text(f.value) end as payload
+        case when f.value is null then payload_text(b.value, headers := b.headers)
+            else fix_text(f.value, headers := b.headers) end as payload
     from {payloads} as b
     left join fixes as f on f.partition = b.partition and f."offset" = b."offset"
     join (select _batch_id, _partition, _offset from rejected where disposition = 'duplicate'{kept}) as r

@@ -102,7 +102,7 @@ def _database(reading: PinnedTables, contract: Contract, since_batch: int, schem
     database.register("bronze", reading.arrow(f"bronze.{contract.dataset}"))
     database.execute(
         'create view payloads as select _batch_id, partition as _partition, "offset" as _offset, '
-        f"payload_text(value) as payload from bronze where _batch_id >= {int(since_batch)}"
+        f"payload_text(value, headers := headers) as payload from bronze where _batch_id >= {int(since_batch)}"
     )
     return database
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from include.declare.changes import Changes, Operation
 from include.declare.contract import Column, Contract, joined_path
+from include.declare.payload_format import Headers, Opened
 from include.declare.yaml_declarations import shown
 
 TOMBSTONE = "tombstone"
@@ -25,7 +26,7 @@ class Envelope:
     """`row`: the members that lead to the row. `columns`: those that it adds, unless the contract has columns of these
     names. `changes`: what it says about changes; its keys are the pipeline's. `rowless`: operations without a row,
     `keyed`: those whose row may have its keys alone. `instead`: what leads to the row where `row` leads to none.
-    `text`: a record's text → the text that is read.
+    `text`: of a contract, how a record's text becomes the one that is read.
     """
 
     name: str
@@ -35,7 +36,7 @@ class Envelope:
     keyed: tuple[str, ...] = ()
     rowless: tuple[str, ...] = ()
     instead: tuple[str, ...] = ()
-    text: Callable[[str], str | None] | None = None
+    text: Callable[[Contract], Opened] | None = None
 
     def opened(self, contract: Contract, keys: Collection[str]) -> Contract:
         """Return the contract with each column's place in the record, and with the columns of the envelope."""
@@ -95,6 +96,39 @@ def change_text(text: str) -> str | None:
     return found + text[at:]
 
 
+STRUCTURED = "application/cloudevents"
+"""How the content type begins of an event whose attributes are in its value."""
+
+
+def event_headers(contract: Contract) -> dict[str, str]:
+    """Return the attributes of events that a contract reads, and which headers they are in binary mode."""
+    names = [column.path[0] for column in contract.columns if not is_of_row(column.path, contract)]
+    return {name: "content-type" if name == "datacontenttype" else f"ce_{name}" for name in names}
+
+
+def structured_text(contract: Contract) -> Opened:
+    """Return what makes of an event in binary mode, whose attributes are headers, one that has them in its text.
+
+    An event without data has a value of null; data that are no JSON stay what they are.
+    """
+    attributes = event_headers(contract)
+
+    def opened(text: str | None, headers: Headers) -> str | None:
+        given = {each["key"]: each["value"] for each in headers}
+        kind = (given.get("content-type") or b"").decode(errors="replace").lower()
+        if given.get("ce_specversion") is None or kind.startswith(STRUCTURED):
+            return text
+        try:
+            texts = {name: value.decode() for name, of in attributes.items() if (value := given.get(of)) is not None}
+            _ = None if text is None else json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+        around = json.dumps(texts, ensure_ascii=False)
+        return around if text is None else f'{around[:-1]}{", " if texts else ""}"data":{text}}}'
+
+    return opened
+
+
 def _members(text: str) -> dict[str, tuple[int, int, int]]:
     """Return where the members of a JSON object are: name, and begin and end of the value; none if it is no object."""
     decoder, found, at = json.JSONDecoder(strict=False), dict[str, tuple[int, int, int]](), _after_space(text, 0)
@@ -138,7 +172,7 @@ ENVELOPES: Mapping[str, Envelope] = {
             keyed=("d",),
             rowless=("t",),
             instead=("before",),
-            text=change_text,
+            text=lambda _: lambda text, headers: None if text is None else change_text(text),
         ),
         Envelope(
             "cloudevents",
@@ -150,6 +184,7 @@ ENVELOPES: Mapping[str, Envelope] = {
                 Column("ce_subject", "string", physical_name="subject"),
                 Column("ce_time", "timestamp", physical_name="time"),
             ),
+            text=structured_text,
         ),
     )
 }
@@ -185,6 +220,12 @@ def columns_read(contract: Contract) -> tuple[Column, ...]:
     return (*contract.columns, *moved)
 
 
-def text_of_row(contract: Contract) -> Callable[[str], str | None] | None:
+def text_of_row(contract: Contract) -> Opened | None:
     """Return how a record's text becomes the one that is read; None: it is read as it is."""
-    return ENVELOPES[contract.envelope].text if contract.envelope else None
+    text = ENVELOPES[contract.envelope].text if contract.envelope else None
+    return None if text is None else text(contract)
+
+
+def has_tombstones(contract: Contract) -> bool:
+    """Return whether a record without a value has a compacted topic forget a row."""
+    return bool(contract.envelope) and ENVELOPES[contract.envelope].changes is not None

@@ -41,7 +41,10 @@ FIX_TEXT = "fix_text"
 """The same for a record's fix, which is JSON in any format."""
 MISREAD = ValueError, LookupError, EOFError, TypeError, OverflowError, AssertionError, StopIteration, RecursionError
 """What libraries raise for bytes that are no record of the schema."""
-Opened = Callable[[str], str | None]
+Headers = Sequence[Mapping[str, Any]]
+"""A record's headers, each with `key` and `value`; the last of a name counts."""
+Opened = Callable[[str | None, Headers], str | None]
+"""A record's text and headers → the text that is read."""
 
 
 @dataclass(frozen=True)
@@ -97,13 +100,16 @@ class PayloadFormat:
             payload.define(name, database, partial(payload.text, schemas=schemas, columns=columns), opened)
 
     def define(self, name: str, database: Any, text: Callable[[bytes], str | None], opened: Opened | None) -> None:
-        """Define a function of DuckDB that returns the text of a payload."""
+        """Define a function of DuckDB that returns the text of a payload, which may need the record's headers."""
 
-        def returned(value: bytes | None) -> str | None:
+        def returned(value: bytes | None, headers: Headers | None) -> str | None:
             found = None if value is None else text(value)
-            return found if opened is None or found is None else opened(found)
+            return found if opened is None or (found is None and value is not None) else opened(found, headers or ())
 
-        database.create_function(name, returned, ["blob"], "varchar", null_handling="special")
+        kinds = ["blob", "struct(key varchar, value blob)[]"]
+        database.create_function(f"{name}_of", returned, kinds, "varchar", null_handling="special")
+        given = "null" if opened is None else "headers"
+        database.execute(f"create or replace macro {name}(value, headers := null) as {name}_of(value, {given})")
 
     def encoding(self, settings: Settings, dataset: Dataset, schema: Path | None) -> Encode | None:
         """Register the schema of a dataset's records and return how lines are written by it; None: as they are.
@@ -125,7 +131,7 @@ class JsonFormat(PayloadFormat):
 
     def define(self, name: str, database: Any, text: Callable[[bytes], str | None], opened: Opened | None) -> None:
         if opened is None:
-            database.execute(f"create or replace macro {name}(value) as try(decode(value))")
+            database.execute(f"create or replace macro {name}(value, headers := null) as try(decode(value))")
         else:
             super().define(name, database, text, opened)
 

@@ -7,20 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StructType
 
 from include.declare.avro_payloads import AvroFormat
 from include.declare.avro_record import SchemaUnusable, avro_record
 from include.declare.contract import Contract
-from include.declare.envelopes import columns_read, text_of_row
+from include.declare.envelopes import STRUCTURED, columns_read, event_headers
 from include.declare.line_payloads import CsvFormat, TextFormat, csv_kind
 from include.declare.payload_format import JsonSchemaFormat, paths_read
 from include.declare.protobuf_payloads import ProtobufFormat
 from include.declare.protobuf_schemas import protobuf_schema
 from include.ground.schema_registry import AVRO, PROTOBUF, RegisteredSchema
 from spark_jobs.contract.java_function import java_function, new_instance
+from spark_jobs.contract.record_reader import is_of_json, structure_faults
 from spark_jobs.contract.unread import UNREAD, WireFrame, too_large, unread
 
 CSV_LINE = Path(__file__).with_name("CsvLine.java")
@@ -123,11 +124,44 @@ READERS: Mapping[str, Callable[[Contract, Sequence[RegisteredSchema], DataFrame]
 
 def without_envelope(records: DataFrame, contract: Contract) -> DataFrame:
     """Return the records with the JSON that the contract's columns are read of as `value`."""
-    if text_of_row(contract) is None:
-        return records
+    return OPENED[contract.envelope](records, contract) if contract.envelope else records
+
+
+def _opened_changes(records: DataFrame, contract: Contract) -> DataFrame:
     spark = records.sparkSession
     opened = java_function(spark, new_instance(spark, CHANGE_ENVELOPE), BinaryType(), F.col("value"))
     return records.withColumn("value", opened)
+
+
+def _structured_events(records: DataFrame, contract: Contract) -> DataFrame:
+    """Return events in binary mode as those that have their attributes in the value; other records as they are."""
+    headers = {name: _header(header) for name, header in event_headers(contract).items()}
+    is_read = F.col(UNREAD).isNull() if UNREAD in records.columns else F.lit(True)
+    kind = F.coalesce(F.lower(_header("content-type").cast("string")), F.lit(""))
+    is_binary = _header("ce_specversion").isNotNull() & ~kind.startswith(STRUCTURED) & is_read
+    attributes = F.to_json(F.struct(*(value.cast("string").alias(name) for name, value in headers.items())))
+    wrong = F.filter(F.array(*headers.values()), lambda each: ~F.is_valid_utf8(each.cast("string")))
+    found = F.struct(attributes.alias("text"), F.try_element_at(wrong, F.lit(1)).alias("wrong"))
+    # Each in a selection of its own: an expression that is used twice in one is computed twice.
+    rows = records.withColumn("_around", F.when(is_binary, found))
+    value, around, is_event = F.col("value"), F.col("_around.text"), F.col("_around").isNotNull()
+    rows = rows.withColumn("_faults", F.when(is_event, structure_faults(value, contract.limits)))
+    begun = F.concat(F.rtrim(around, F.lit("}")), F.when(around == "{}", "").otherwise(","), F.lit('"data":'))
+    whole = F.when(is_of_json(F.col("_faults")), F.concat(begun.cast("binary"), value, F.lit(b"}")))
+    event = F.coalesce(F.col("_around.wrong"), F.when(value.isNull(), around.cast("binary")).otherwise(whole))
+    return rows.withColumn("value", F.coalesce(F.when(is_event, event), value)).select(*records.columns)
+
+
+def _header(name: str) -> Column:
+    """Return the last header of this name."""
+    return F.try_element_at(F.filter("headers", lambda each: each["key"] == name), F.lit(-1))["value"]
+
+
+OPENED: Mapping[str, Callable[[DataFrame, Contract], DataFrame]] = {
+    "debezium": _opened_changes,
+    "cloudevents": _structured_events,
+}
+"""By the name of an envelope."""
 
 
 @dataclass(frozen=True)

@@ -55,11 +55,20 @@ def record_values(record: Column, arrived: Column, contract: Contract) -> Column
     return _read((record, F.unix_micros(arrived)), contract.columns, contract.limits, MAX_DIGITS)
 
 
-def is_json(text: Column) -> Column:
-    """Return whether a text is JSON of any kind, within the default limits of records; NaN counts, as in Python."""
-    reasons = _read((F.encode(text, "UTF-8"), F.lit(0).try_cast("long")), (), Limits(), MOST_DIGITS)[REFUSED]
+def structure_faults(value: Column, limits: Limits) -> Column:
+    """Return the reasons why a value (binary) is no record, whatever its members are."""
+    return _read((value, F.lit(0).try_cast("long")), (), limits, MOST_DIGITS)[REFUSED]
+
+
+def is_of_json(reasons: Column) -> Column:
+    """Return whether what has these `structure_faults` is JSON of any kind; NaN counts, as in Python."""
     tolerated = ("not_object", "out_of_range", "duplicate_key", "bad_utf8", "control_char")
     return reasons.isNull() | reasons[0]["rule"].isin(*tolerated)
+
+
+def is_json(text: Column) -> Column:
+    """Return whether a text is JSON of any kind, within the default limits of records."""
+    return is_of_json(structure_faults(F.encode(text, "UTF-8"), Limits()))
 
 
 def is_proven(column: Declared, rule: str) -> bool:

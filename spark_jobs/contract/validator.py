@@ -17,7 +17,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from include.declare.children import BAD_CHILDREN, Children, Elements
 from include.declare.contract import Column, Contract
 from include.declare.contract_rules import REJECT, Rule
-from include.declare.envelopes import OPERATIONS, TOMBSTONE, text_of_row
+from include.declare.envelopes import OPERATIONS, TOMBSTONE, has_tombstones
 from include.ground.record_coordinates import AFTER, BEFORE
 from spark_jobs.contract.child_reasons import BROKEN, is_distinct, rejected_alone, with_reasons_split
 from spark_jobs.contract.compiled_rules import compared, compiled_rule
@@ -296,7 +296,7 @@ def _has_time(timestamp: Expression) -> Expression:
 def _faults(contract: Contract) -> Expression:
     """The reasons of a record's structure, or of the types of its values."""
     found = F.col(f"_read.{REFUSED}")
-    if text_of_row(contract) is not None:
+    if has_tombstones(contract):
         tombstone = F.array(_reason(TOMBSTONE, "", F.lit(None)))
         found = F.when(found[0]["rule"] == NO_VALUE, tombstone).otherwise(found)
     found = F.when(F.col("_time").isNotNull(), F.array(_reason("kafka_timestamp", "", F.col("_time")))).otherwise(found)

@@ -218,15 +218,23 @@ gold:
 """
 
 
-def test_cloudevents_are_read_from_data(spark: SparkSession, tmp_path: Path) -> None:
+def of_events(spark: SparkSession, tmp_path: Path, backend: str = "local") -> SmallRelease:
+    """Return a release whose contract describes the data of CloudEvents."""
     folder = Path(shutil.copytree(CUSTOMERS, tmp_path / "customers"))
     (folder / "pipeline.yaml").write_text(EVENTS)
     contract = folder / "contract.yaml"
     text = contract.read_text().replace(", primaryKey: true", "").replace("/source/snapshot", "/traceparent")
     contract.write_text(text)
     (folder / "silver.py").write_text((ACCOUNTS / "silver.py").read_text())
-    release = small_release(spark, Settings(state=tmp_path / "state"), "customers", folder)
-    about = {"specversion": "1.0", "source": "/shop/7", "type": "customer.moved", "datacontenttype": "application/json"}
+    return small_release(spark, Settings(state=tmp_path / "state", backend=backend), "customers", folder)
+
+
+ABOUT = {"specversion": "1.0", "source": "/shop/7", "type": "customer.moved"}
+
+
+def test_cloudevents_are_read_from_data(spark: SparkSession, tmp_path: Path) -> None:
+    release = of_events(spark, tmp_path)
+    about = {**ABOUT, "datacontenttype": "application/json"}
     moved = {**about, "id": "A234-1234", "time": "2026-11-29T17:31:00Z", "traceparent": "00-4bf9", "data": ANNE}
     named = {**about, "id": "A234-1235", "time": "2026-11-29T17:30:00.5Z", "subject": "names", "data": SALLY}
     wrong = {**about, "id": "A234-1236", "time": "2026-11-29T17:30:00Z", "data": {"id": 1}}
@@ -238,3 +246,98 @@ def test_cloudevents_are_read_from_data(spark: SparkSession, tmp_path: Path) -> 
     assert release.silver()["from_snapshot"].to_list() == ["00-4bf9", None]
     reasons = [(row["disposition"], row["reasons"][0]["rule"]) for row in release.rejected().to_dicts()]
     assert reasons == [("duplicate", "duplicate"), ("invalid", "required")]
+
+
+def binary(value: bytes | None, kind: str = "application/json", **attributes: str | bytes | None) -> Record:
+    """Return an event in binary mode: its attributes are headers, its value is the data."""
+    given = {f"ce_{name}": each for name, each in {**ABOUT, **attributes}.items()}
+    headers = {"content-type": kind, "other": b"\xff", **given}
+    texts = {name: each.encode() if isinstance(each, str) else each for name, each in headers.items()}
+    return Record(value, headers=[*texts.items()])
+
+
+def data(row: Row) -> bytes:
+    return json.dumps(row, ensure_ascii=False).encode()
+
+
+AT = "2026-11-29T17:31:00Z"
+SPOOFED = data(ANNE) + b',"subject":"spoofed"'
+NO_EVENTS: list[tuple[Record, list[tuple[str, str]]]] = [
+    (binary(data(ANNE), id=None, time=AT), [("missing_id", "ce_id")]),
+    (binary(data(ANNE), id="b1", time="today"), [("bad_ts", "ce_time")]),
+    (binary(data(ANNE), id=b"\xff", time=AT), [("bad_utf8", "")]),
+    (binary(b'{"id":1', id="b2", time=AT), [("malformed", "")]),
+    (binary(b"<xml/>", kind="application/xml", id="b3", time=AT), [("malformed", "")]),
+    (binary(SPOOFED, id="b4", time=AT), [("trailing_data", "")]),
+    (
+        binary(None, id="b5", time=AT),
+        [("required", "id"), ("required", "first_name"), ("required", "last_name")],
+    ),
+    (
+        binary(b"[7]", id="b6", time=AT),
+        [("type", name) for name in ("id", "first_name", "last_name", "email", "credit")],
+    ),
+    (binary(data({**(ANNE or {}), "id": "x"}), id="b7", time=AT), [("type", "id")]),
+    (Record(data(ANNE), headers=[("ce_id", b"b8")]), [("type", "ce_id")]),
+]
+
+
+def test_cloudevents_in_binary_mode_have_the_rows_of_those_in_structured_mode(
+    spark: SparkSession, tmp_path: Path, backend: str
+) -> None:
+    release = of_events(spark, tmp_path, backend)
+    odd: Row = {**(ANNE or {}), "first_name": 'A "q" \\ é', "more": [1, {"a": None}]}
+    first = {"id": "1", "time": AT, "subject": 'né "w" \\', "traceparent": "00-4bf9"}
+    whole = {**ABOUT, "id": "3", "time": AT, "data": SALLY}
+    release.take(
+        [
+            binary(data(odd), **first),
+            binary(data(SALLY), id="2", time="2026-11-29T17:30:00.5Z"),
+            Record(
+                data(whole),
+                headers=[
+                    ("content-type", b"application/CloudEvents+json"),
+                    ("ce_specversion", b"1.0"),
+                    ("ce_id", b"9"),
+                ],
+            ),
+            Record(data({**ABOUT, **first, "id": "4", "data": odd})),
+            binary(data(TOM), **first),
+            *(record for record, _ in NO_EVENTS),
+        ]
+    )
+    rows = [
+        {name: value for name, value in row.items() if not name.startswith("_")} for row in release.silver().to_dicts()
+    ]
+    assert [row["ce_id"] for row in rows] == ["1", "2", "3", "4"]
+    assert {**rows[0], "ce_id": ""} == {**rows[3], "ce_id": ""}
+    assert (rows[0]["ce_subject"], rows[0]["from_snapshot"]) == (first["subject"], first["traceparent"])
+    assert [row["first_name"] for row in rows] == [
+        (odd or {})["first_name"],
+        "Sally",
+        "Sally",
+        (odd or {})["first_name"],
+    ]
+    rejected = release.rejected().to_dicts()
+    assert [row["disposition"] for row in rejected] == ["duplicate", *["invalid"] * len(NO_EVENTS)]
+    found = [[(each["rule"], each["column"]) for each in row["reasons"]] for row in rejected[1:]]
+    for reasons, (_, right) in zip(found, NO_EVENTS, strict=True):
+        assert reasons[: len(right)] == right
+    assert differing(release) == {}
+    database, contract = memory_database(), release.dataset.contract
+    for name in ("silver", "rejected", "bronze"):
+        database.register(name, release.read(f"{name}.customers").to_arrow())
+    database.execute("create view all_silver as select * from silver")
+    register_fixes(database, {})
+    define_exact_number(database)
+    contract.payload.define_texts(database, {}, columns_read(contract), text_of_row(contract))
+    columns = {column.name: column for column in contract.columns}
+    assert list(number_findings(database, "customers", {"id": "data.id", "credit": "data.credit"})) == []
+    assert list(orphan_findings(database, "customers", release.dataset.pipeline, 0, columns)) == []
+    texts = database.sql('select payload_text(value, headers := headers) from bronze order by "offset"').fetchall()
+    assert json.loads(texts[0][0]) == {
+        **{name: first[name] for name in first},
+        "source": ABOUT["source"],
+        "type": ABOUT["type"],
+        "data": odd,
+    }
