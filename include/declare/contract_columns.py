@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
@@ -262,7 +261,7 @@ def member_findings(base: Key, columns: Sequence[Column]) -> Iterator[Finding]:
         key: Key = (*base, n, "physicalName")
         if column.physical_name and (why := _path_fault(column.physical_name)):
             yield key, why
-        own = [Read(each, is_inside=number > 0) for number, each in enumerate(column.single())]
+        own = [Read(each, tuple(map(str.lower, each.path)), n > 0) for n, each in enumerate(column.single())]
         if clash := next((why for each in own for other in others[each.path[0]] if (why := each.clash(other))), ""):
             yield key, clash
         others[own[0].path[0]] += own
@@ -274,15 +273,11 @@ def member_findings(base: Key, columns: Sequence[Column]) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class Read:
-    """A value that a column reads, which may lie inside of the declared one."""
+    """A value that a column reads, which may lie inside of the declared one; `path` ignores case."""
 
     column: Column
+    path: tuple[str, ...]
     is_inside: bool
-
-    @cached_property
-    def path(self) -> tuple[str, ...]:
-        """Where it is; case is ignored."""
-        return tuple(map(str.lower, self.column.path))
 
     def clash(self, other: Read) -> str:
         """Return why the record's reader cannot give both their values, or nobody would want it; empty if it can."""

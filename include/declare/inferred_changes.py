@@ -179,8 +179,5 @@ def _broken(changes: Sequence[Record], key: Sequence[InferredField]) -> int:
 
 
 def _values(row: Any, key: Sequence[InferredField]) -> tuple[Any, ...]:
-    return tuple(_text(value_at(row, field.path)) for field in key)
-
-
-def _text(value: Any) -> Any:
-    return str(value) if isinstance(value, Decimal) else value
+    found = (value_at(row, field.path) for field in key)
+    return tuple(str(value) if isinstance(value, Decimal) else value for value in found)

@@ -42,6 +42,8 @@ CONVERSIONS = {
 
 def contract_text(dataset: InferredDataset) -> str:
     """Return contract.yaml."""
+    roles = Roles(dataset.identity, dataset.time, dataset.records >= LARGE_SAMPLE)
+    properties = (property_text(field, "      ", roles) for field in dataset.fields)
     return CONTRACT.format(
         name=dataset.name,
         sample=f"Inferred from {dataset.records:,} records of {_comment(dataset.origin)}.",
@@ -50,16 +52,12 @@ def contract_text(dataset: InferredDataset) -> str:
             + [f"# not considered: {_comment(fault)} ({count:,})\n" for fault, count in dataset.unusual.items()]
         ),
         reason=f"      # {_primary_key(dataset)}: {dataset.identity_reason}.",
-        properties="\n".join([*_pointed(dataset), *_properties(dataset)]),
+        properties="\n".join([*_pointed(dataset), *properties]),
     )
 
 
 def _primary_key(dataset: InferredDataset) -> str:
     return f"The primary key ({', '.join(dataset.identity)}) is a guess" if dataset.keys else "There is no primary key"
-
-
-def _properties(dataset: InferredDataset) -> Iterator[str]:
-    return (property_text(field, "      ", _roles(dataset)) for field in dataset.fields)
 
 
 def _pointed(dataset: InferredDataset) -> Iterator[str]:
@@ -155,10 +153,6 @@ class Roles:
 
 
 NO_ROLES = Roles()
-
-
-def _roles(dataset: InferredDataset) -> Roles:
-    return Roles(dataset.identity, dataset.time, dataset.records >= LARGE_SAMPLE)
 
 
 def property_text(field: InferredField, indent: str, roles: Roles = NO_ROLES) -> str:

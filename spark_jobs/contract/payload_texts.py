@@ -157,10 +157,7 @@ def _header(name: str) -> Column:
     return F.try_element_at(F.filter("headers", lambda each: each["key"] == name), F.lit(-1))["value"]
 
 
-OPENED: Mapping[str, Callable[[DataFrame, Contract], DataFrame]] = {
-    "debezium": _opened_changes,
-    "cloudevents": _structured_events,
-}
+OPENED = {"debezium": _opened_changes, "cloudevents": _structured_events}
 """By the name of an envelope."""
 
 
