@@ -236,8 +236,8 @@ class Moment:
         # The distance from the oldest open one, forward or back, whichever is shorter.
         ids, half = TRANSACTION_IDS, TRANSACTION_IDS // 2
         distance = f"(({transaction} - {self.oldest % ids} + {half + ids}) % {ids} - {half})"
-        still_open = ", ".join(str(each - self.oldest) for each in self.open) or "-1"
-        return f"({distance} >= {self.next - self.oldest} or {distance} in ({still_open}))"
+        still_open = [f"{distance} = {each - self.oldest}" for each in self.open]
+        return f"({' or '.join([f'{distance} >= {self.next - self.oldest}', *still_open])})"
 
 
 class SourceDatabase:

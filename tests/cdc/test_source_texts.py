@@ -82,6 +82,15 @@ def test_what_no_snapshot_sees_is_later() -> None:
     assert found == [False, True, False, False, True, False, True, True, True]
 
 
+def test_transaction_that_ended_last_is_seen_when_none_is_open() -> None:
+    moment = Moment(100, 4207, 4207, (), 50)
+    with closing(memory_database()) as memory:
+        found = [
+            memory.execute(f"select {moment.later_sql(str(each))}").fetchall()[0][0] for each in (4205, 4206, 4207)
+        ]
+    assert found == [False, False, True]
+
+
 def test_lock_of_another_transaction_is_not_awaited_for_long(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
