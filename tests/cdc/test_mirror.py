@@ -63,14 +63,19 @@ def planted(bank: Bank, dataset: str, table: str) -> Iterator[DeltaTable]:
 
 def test_mirrors_equal_their_tables_while_these_change(bank: Bank) -> None:
     """Also with records that are no changes, of which some are no JSON."""
-    load = bank.begin_load(8_000)
+    bank.begin_load(2_000).wait()
     Waiting("the first publications", lambda: published_offsets(bank)).holds(lambda: all(published_offsets(bank)))
     producer = Producer({"bootstrap.servers": bootstrap_servers(bank.settings)})
     for value in (b"null", b"5", b"[1]", b"{", b"\xff", b'{"payload": 3}'):
         producer.produce("bank_tellers", value, partition=0)
     assert producer.flush(30) == 0
-    code, found = audited(bank)
-    load.wait()
+    load = bank.begin_load(400_000)
+    try:
+        code, found = audited(bank)
+        assert load.poll() is None, "the tables changed during all of the audit"
+    finally:
+        load.terminate()
+        load.wait()
     mirrors = {each["table"]: each for dataset in found.values() for each in dataset["mirrors"]}
     assert (code, [each["findings"] for each in found.values()]) == (0, [[], [], []])
     assert {*mirrors} == {
@@ -82,6 +87,7 @@ def test_mirrors_equal_their_tables_while_these_change(bank: Bank) -> None:
     }
     assert len({each["position"] for each in mirrors.values()}) == 1
     assert mirrors["gold.tellers"]["rows"] == 10
+    assert mirrors["gold.tellers"]["since"] > 0
     assert mirrors["gold.tellers"]["left_out"] == ["filler (not in gold.tellers)"]
 
 
