@@ -182,7 +182,7 @@ class FolderNotValid(Terminal):
 
 def refuse_invalid_folder(settings: Settings, declared: Dataset, published: Contract) -> None:
     """Raise FolderNotValid when the contract breaks its standard, a registered schema, or needs another version."""
-    problems = [*_standard(declared), *registry_check(settings, declared)[0], *_version(declared, published)]
+    problems = [*_version(declared, published), *_standard(declared), *registry_check(settings, declared)[0]]
     if problems:
         raise FolderNotValid(declared.name, problems)
 

@@ -62,6 +62,12 @@ class Column:
     def kind(self) -> ColumnType:
         return COLUMN_TYPES[self.type]
 
+    @property
+    def depth(self) -> int:
+        """How many objects and arrays are around the innermost value that it reads, the record apart."""
+        inside = [1 + each.depth if self.kind.is_nested else 0 for each in self.fields]
+        return max(len(self.path) - 1, 0) + max(inside, default=int(self.kind.is_nested))
+
     def inside(self, around: Column | None = None) -> Iterator[Column]:
         """Yield the column and those inside, named `customer.city` or `items[].price`, with paths from the record."""
         own = self

@@ -245,12 +245,6 @@ POINTED = re.compile(r'[^"\\\x00-\x1f\x7f]{1,128}')
 """A member that a JSON pointer names."""
 
 
-def depth_of(column: Column) -> int:
-    """Return how many objects and arrays are around the innermost value that a column reads, the record's apart."""
-    inside = [1 + depth_of(each) if column.kind.is_nested else 0 for each in column.fields]
-    return max(len(column.path) - 1, 0) + max(inside, default=int(column.kind.is_nested))
-
-
 def member_findings(base: Key, columns: Sequence[Column]) -> Iterator[Finding]:
     """Yield the paths into the JSON object that are invalid, or lead to what another column reads: case is ignored.
 

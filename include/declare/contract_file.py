@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from include.declare.column_type import ColumnType
 from include.declare.contract import Contract, Limits, ServiceLevel
-from include.declare.contract_columns import PEOPLE, ColumnReader, Property, depth_of, member_findings
+from include.declare.contract_columns import PEOPLE, ColumnReader, Property, member_findings
 from include.declare.contract_rules import Rule, RuleModel, referenced_columns, rule_findings, typed_rule
 from include.declare.payload_format import JsonFormat, PayloadFormat
 from include.declare.payloads import DeclaredFormat, FormatOption, declared_format
@@ -197,10 +197,10 @@ def read_contract(document: Document) -> Contract | None:
         limits=record.limits,
     )
     document.check(_file_findings(file))
-    document.check(_limit_findings(contract))
     document.check(_nested_findings(contract))
-    document.check(contract.payload.findings(contract))
+    document.check(_limit_findings(contract))
     document.check(member_findings(base, columns))
+    document.check(contract.payload.findings(contract))
     return contract
 
 
@@ -252,7 +252,7 @@ def _limit_findings(contract: Contract) -> Iterator[Finding]:
         if not 1 <= value <= most:
             yield key, f"{name} must be from 1 to {most:,}, is {value}"
     for column in contract.columns:
-        if (depth := 1 + depth_of(column)) > limits.depth:
+        if (depth := 1 + column.depth) > limits.depth:
             yield key, f"{column.name} reads {depth} objects and arrays deep, and maxDepth is {limits.depth}"
 
 

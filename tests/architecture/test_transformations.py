@@ -32,6 +32,7 @@ THROWING = {
 # What a cast may give that never throws: any scalar or binary has a text, and these are of our own literals.
 HARMLESS_CALLS = {
     ("cast", "'string'"): "everything has a text",
+    ("cast", "'binary'"): "every text has bytes; of numbers it is refused when the query is planned",
     ("cast", "REASONS"): "an array that we have built ourselves",
     ("conv", "F.hex(F.substring(value, 2, 4))"): "four bytes fit into 64 bits",
 }
