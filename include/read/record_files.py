@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -244,8 +244,60 @@ def lines_of(text: bytes) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), int(filled.sum()) - 1, buffers)
 
 
+@dataclass
+class _OddRows:
+    """Rows of a CSV file with more or fewer values than the header: their numbers, and their texts as JSON strings."""
+
+    numbers: list[int] = field(default_factory=list)
+    texts: list[bytes] = field(default_factory=list)
+    returned: int = 0
+
+    def __call__(self, row: csv.InvalidRow) -> str:
+        """Take a row that pyarrow's reader found."""
+        self.numbers.append(row.number)
+        self.texts.append(json.dumps(row.text, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+        return "skip"
+
+    def among(self, rows: pa.Array) -> pa.Array:
+        """Return the rows that were read next, with the odd ones between them where the file has them."""
+        within = self.returned + len(rows)
+        count = next((n for n, number in enumerate(self.numbers) if number - n > within + 1), len(self.numbers))
+        self.returned = within + count
+        if not count:
+            return rows
+        places = np.array(self.numbers[:count], np.int64) - (within - len(rows)) - 1 - np.arange(count)
+        order = np.insert(np.arange(len(rows)), places, len(rows) + np.arange(count))
+        found = pa.concat_arrays([rows, pa.array(self.texts[:count], pa.binary())])
+        del self.numbers[:count], self.texts[:count]
+        return found.take(pa.array(order))
+
+
+def _csv_rows(stream: Any, names: Sequence[str], odd: _OddRows) -> Iterable[pa.RecordBatch]:
+    """Return the rows below the header, as texts; those that have not its columns are given to `odd`."""
+    # With threads the numbers of rows are not known.
+    reading = csv.ReadOptions(use_threads=False, block_size=READ_BYTES, column_names=names)
+    values = csv.ConvertOptions(
+        check_utf8=False,
+        column_types=dict.fromkeys(names, pa.string()),
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    parsing = csv.ParseOptions(newlines_in_values=True, invalid_row_handler=odd)
+    try:
+        rows: Iterable[pa.RecordBatch] = csv.open_csv(stream, reading, parsing, values)
+        return rows
+    except pa.ArrowInvalid as error:
+        if "Empty CSV file" in str(error):
+            return ()
+        raise
+
+
 def _csv(settings: Settings, address: str, literals: Sequence[str]) -> Payloads:
-    """Yield the rows of a CSV file with a header as JSON; an empty value without quotation marks is left out."""
+    """Yield the rows of a CSV file with a header as JSON; an empty value without quotation marks is left out.
+
+    A row that has not as many values as the header is a JSON string, which the contract rejects.
+    """
     with _opened(settings, address, _compression(address)) as stream:
         first = bytearray()
         while not first.endswith(b"\n") and (byte := stream.read(1)):
@@ -253,18 +305,11 @@ def _csv(settings: Settings, address: str, literals: Sequence[str]) -> Payloads:
         names = [str(name) for name in csv.read_csv(pa.BufferReader(bytes(first))).column_names]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise OSError(f"the header has {repeated[0]!r} twice")
-        reading = csv.open_csv(
-            stream,
-            csv.ReadOptions(block_size=READ_BYTES, column_names=names),
-            csv.ParseOptions(newlines_in_values=True),
-            csv.ConvertOptions(
-                column_types=dict.fromkeys(names, pa.string()),
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-            ),
-        )
-        yield from _json_rows(reading, {name: LITERAL for name in names if name in literals})
+        odd = _OddRows()
+        reading = _csv_rows(stream, names, odd)
+        for rows in _json_rows(reading, {name: LITERAL for name in names if name in literals}):
+            yield odd.among(rows)
+        yield odd.among(pa.array([], pa.binary()))
 
 
 def _parquet(settings: Settings, address: str, _literals: Sequence[str]) -> Payloads:
@@ -287,9 +332,11 @@ def _avro_rows(settings: Settings, address: str) -> pa.Table:
 
 
 ROWS_AT_A_TIME = 50_000
+# DuckDB writes nothing for bytes that are no UTF-8: with the bytes as they are, the contract rejects the record.
+TEXT = "coalesce(nullif(to_json({0})::varchar, ''), '\"' || {0} || '\"')"
 LITERAL = (
     r"case when regexp_full_match({0}, '-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false') then {0}"
-    " else to_json({0})::varchar end"
+    f" else {TEXT} end"
 )
 """A text that is JSON as it stands; any other one becomes a string, which the contract judges."""
 
@@ -332,6 +379,7 @@ TOKENS: Sequence[tuple[Callable[[pa.DataType], bool], str]] = (
     (pa.types.is_floating, "case when isfinite({0}) then {0}::varchar else to_json({0}::varchar)::varchar end"),
     (pa.types.is_timestamp, "strftime({0}, '\"%Y-%m-%dT%H:%M:%S.%fZ\"')"),
     (pa.types.is_binary, "'\"' || to_base64({0}) || '\"'"),
+    (pa.types.is_string, TEXT),
 )
 
 FORMS: Mapping[str, Callable[[Settings, str, Sequence[str]], Payloads]] = {

@@ -138,6 +138,19 @@ def test_records_of_files_are_in_the_release_that_has_loaded_them(site: LoadSite
     assert (own.kafka, own.bronze, own.silver, own.rejected) == (5, 5, 2, 3)
 
 
+def test_rows_of_csv_that_lack_or_exceed_its_columns_are_rejected(site: LoadSite) -> None:
+    text = "event_id,device,read_at,litres\na,d1,2026-07-05T00:10:00Z,5\nb,d1\nc,d1,2026-07-05T00:11:00Z,5,6\n"
+    (site.folder / "a.csv").write_bytes(text.encode() + b"d,d1\xff,2026-07-05T00:12:00Z,5\n")
+    plan = site.plan("*.csv")
+    site.load(plan)
+    fresh = site.built(plan)
+    assert fresh.silver().filter(pl.col("_partition") == SET)["event_id"].to_list() == ["a"]
+    rejected = fresh.rejected().filter(pl.col("_partition") == SET).sort("_offset")
+    assert rejected["_offset"].to_list() == [1, 2, 3]
+    assert [each[0]["rule"] for each in rejected["reasons"]] == ["not_object", "not_object", "bad_utf8"]
+    assert audited(fresh).findings == ()
+
+
 def test_records_of_the_topic_follow_and_meet_them_by_identity(site: LoadSite) -> None:
     site.file("a.jsonl", [10])
     plan = site.plan()
