@@ -1,8 +1,8 @@
 """Load history from files into a dataset, compare, request approval, publish.
 
-The form names the files: paths that Headrace's host can read, or addresses in a store, with `*` and `**`. JSON lines,
-CSV, Parquet and Avro; compressed ones too. *Dry run* stores nothing. A file with the bytes of another one, or of one
-that is loaded already, is refused by name, and so is one that changes between plan and build.
+The form names the files: paths in `HEADRACE_FILES` of Headrace's host, or addresses in a store, with `*` and `**`.
+JSON lines, CSV, Parquet and Avro; compressed ones too. *Dry run* stores nothing. A file with the bytes of another one,
+or of one that is loaded already, is refused by name, and so is one that changes between plan and build.
 
 **Reads** the files, bronze. **Writes** bronze, and the tables of a release of its own; after approval the stream
 publishes that release. **Guarantee**: readers see all records of the files in one move, or none. **After a crash** a

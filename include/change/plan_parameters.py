@@ -228,7 +228,7 @@ class LoadParameters(PlanParameters):
         Option("--files", "PATTERN", None, "Files to load: a path or s3://…, with *, ? and **; again for more."),
     ] = Field(
         title="Which files",
-        description="Paths or addresses in a store; with patterns, as a shell has them.",
+        description="Paths in the folder HEADRACE_FILES, or addresses in a store; with patterns, as a shell has them.",
         min_length=1,
     )
     form: Annotated[

@@ -93,6 +93,21 @@ def _s3(settings: Settings) -> Any:
     return fs.S3FileSystem(**access)
 
 
+def file_within(settings: Settings, pattern: str) -> str:
+    """Return a pattern that leads into a store, or into the folder HEADRACE_FILES. Raises Refused for another path.
+
+    Who may load may not therefore read all that this host can read.
+    """
+    if REMOTE.match(pattern) and not pattern.startswith("file://"):
+        return pattern
+    path = (settings.files / pattern.removeprefix("file://")).resolve()
+    if not path.is_relative_to(settings.files.resolve()):
+        what = f"{pattern} is not in {settings.files}, from which requests load files; nothing was planned"
+        remedy = "move the file there, set HEADRACE_FILES of the console, or load it by the command line"
+        raise Refused(what, remedy, code="file-elsewhere", file=pattern)
+    return str(path)
+
+
 def find_files(settings: Settings, pattern: str) -> list[FoundFile]:
     """Return the files that a pattern names, by address: `*` and `?` inside a folder, `**` across folders.
 

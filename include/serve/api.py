@@ -38,6 +38,7 @@ from include.ground.settings import Settings, read_password
 from include.plans.journal import comparison_path, load_comparison, load_plan
 from include.plans.lookup import find_plan, plan_of_ended_run
 from include.plans.plan import PlanRecord, Stage
+from include.read.record_files import file_within
 from include.serve.action_log import logged_action
 from include.serve.forms import (
     AnalysisBody,
@@ -265,8 +266,13 @@ def post_replay(request: Request, body: PlanBody[ReplayParameters]) -> Mapping[s
 
 @routes.post("/loads")
 def post_load(request: Request, body: PlanBody[LoadParameters]) -> Mapping[str, Any]:
-    """Plan to load files that this host can read; 409 with the plan in the way, or when a file comes twice."""
-    return _planned(request, LoadPlan(), body, lambda: body.parameters)
+    """Plan to load files of a store or of HEADRACE_FILES; 409 with the plan in the way, or when a file comes twice."""
+    settings, given = console_of(request).settings, body.parameters
+
+    def within_folder() -> LoadParameters:
+        return given.model_copy(update={"files": [file_within(settings, pattern) for pattern in given.files]})
+
+    return _planned(request, LoadPlan(), body, within_folder)
 
 
 @routes.post("/releases")

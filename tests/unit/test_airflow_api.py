@@ -20,6 +20,7 @@ from include.ground.paths import log_path
 from include.ground.settings import Settings
 from include.plans.journal import load_plan, planning_lock
 from include.plans.plan import Stage
+from include.read.record_files import file_within
 from include.run.airflow_process import own_api_token
 from include.serve.action_log import last_actions
 from include.serve.api import FAILURES
@@ -39,7 +40,7 @@ UNKNOWN = "backfill-flights-1"
 def given(settings: Settings, tmp_path: Path) -> Settings:
     """Settings with a token."""
     (tmp_path / "token").write_text(f"{TOKEN}\n")
-    return settings.model_copy(update={"api_token_file": tmp_path / "token"})
+    return settings.model_copy(update={"api_token_file": tmp_path / "token", "files": tmp_path / "files"})
 
 
 @pytest.fixture
@@ -199,6 +200,25 @@ def test_replay_that_is_not_possible_is_refused(client: TestClient, parameters: 
     body = {"dataset": "flights", "by": "a", "origin": "replay__flights/1", "parameters": parameters}
     answer = client.post("/api/v1/replays", json=body, headers=BEARER)
     assert (answer.status_code, answer.json()["is_terminal"]) == (status, True), answer.json()
+
+
+@pytest.mark.parametrize("file", ["/etc/hostname", "../a.jsonl", "file:///etc/hostname", "x/../../*", "there/shadow"])
+def test_files_outside_of_their_folder_are_not_loaded(client: TestClient, given: Settings, file: str) -> None:
+    given.files.mkdir()
+    (given.files / "there").symlink_to("/etc")
+    body = {"dataset": "flights", "by": "a", "origin": "load__flights/1", "parameters": {"files": [file]}}
+    answer = client.post("/api/v1/loads", json=body, headers=BEARER)
+    assert (answer.status_code, answer.json()["code"]) == (409, "file-elsewhere")
+    assert file in answer.json()["error"]
+
+
+@pytest.mark.parametrize("file", ["a/*.jsonl", "*.jsonl", "**"])
+def test_files_in_their_folder_are_looked_for(client: TestClient, given: Settings, file: str) -> None:
+    body = {"dataset": "flights", "by": "a", "origin": "load__flights/1", "parameters": {"files": [file]}}
+    answer = client.post("/api/v1/loads", json=body, headers=BEARER)
+    assert "file-elsewhere" not in answer.text
+    assert file_within(given, file) == str(given.files.resolve() / file)
+    assert file_within(given, "s3://bucket/*.csv") == "s3://bucket/*.csv"
 
 
 def test_release_without_a_publication_is_refused(client: TestClient) -> None:
