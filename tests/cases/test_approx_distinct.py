@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from include.declare.gold import AdditiveGold
@@ -19,6 +20,7 @@ USERS = AdditiveGold(
 )
 
 
+@pytest.mark.extended
 def test_distinct_count_does_not_depend_on_the_batches(spark: SparkSession) -> None:
     rng = random.Random(15)
     weights = [rng.random() for _ in range(BATCHES)]

@@ -52,6 +52,7 @@ def release(filled: SmallRelease, tmp_path: Path) -> SmallRelease:
     return copy_release(filled, tmp_path / "production")
 
 
+@pytest.mark.extended
 def test_stream_gives_the_rows_of_the_table_and_a_snapshot_doubles_nothing(filled: SmallRelease) -> None:
     assert_right(filled, ALL)
     assert [row[:3] for row in versions(ALL)] == [row[:3] for row in versions(CHANGES)]
@@ -102,6 +103,7 @@ def test_spark_gives_the_same_rows_in_other_orders_and_after_deaths(spark: Spark
             assert_right(release, so_far)
 
 
+@pytest.mark.extended
 def test_a_slice_that_is_computed_again_is_equal_and_a_correction_is_applied_and_reverted(
     release: SmallRelease, tmp_path: Path
 ) -> None:

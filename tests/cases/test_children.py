@@ -160,6 +160,7 @@ def test_readers_join_children_with_their_records(filled: SmallRelease) -> None:
     assert list(run_query(pinned(filled.settings), sql).rows) == [(len(expected), sum(expected))]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("backend", ["local", pytest.param("spark", marks=pytest.mark.extended)])
 def test_death_at_each_step_leaves_each_child_once(
     backend: str, filled: SmallRelease, spark: SparkSession, tmp_path: Path

@@ -57,6 +57,7 @@ def weights(site: JointSite) -> dict[str, Any]:
     return {row["part"]: row["w"] for row in site.rows("gold.part_weights")}
 
 
+@pytest.mark.extended
 def test_release_with_children_is_promoted_and_rolled_back(site: JointSite) -> None:
     stream = site.source()
     stream.take([tap(1, 1, 2), tap(2)])

@@ -111,6 +111,7 @@ def test_change_feed_reader_sees_no_rows_of_compaction(patcher: SlicePatcher) ->
     assert all(commit.metadata is None for commit in commits(table.spec.path, version))
 
 
+@pytest.mark.extended
 def test_unfinished_run_keeps_its_files(patcher: SlicePatcher) -> None:
     release = patcher.production
     for minute in range(50, 53):

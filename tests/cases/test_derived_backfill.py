@@ -214,6 +214,7 @@ def test_equal_range_is_recorded_as_verified_and_needs_no_request(site: DerivedS
     assert read_publication(site.settings, NAME) == before
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("step", "passes", "backend"),
     [
@@ -299,6 +300,7 @@ def test_sums_of_doubles_that_differ_in_their_last_digit_are_equal(site: Derived
     assert found["gold.wind_days"] == 0
 
 
+@pytest.mark.extended
 def test_table_without_a_time_is_recomputed_whole_after_a_confirmation(spark: SparkSession, tmp_path: Path) -> None:
     site = followed(spark, tmp_path, "wind_airports", "wind_days")
     planted(site, "wind_airports", "origin = 'JFK'", delay="-1")

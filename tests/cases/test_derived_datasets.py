@@ -211,6 +211,7 @@ def test_small_files_are_compacted_on_request_also_by_a_process_that_has_just_st
     assert_right(site)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("backend", "rewriting"),
     [("local", LocalBackend), pytest.param("spark", SparkBackend, marks=pytest.mark.extended)],
@@ -272,6 +273,7 @@ def test_owner_deletes_obsolete_files_of_derived_tables_until_none_is_left(
     assert_right(site)
 
 
+@pytest.mark.extended
 def test_jobs_of_a_derived_dataset_keep_the_files_of_its_sources(
     site: DerivedSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +317,7 @@ def test_rows_are_explained_by_their_sources_and_the_audit_finds_those_that_diff
     assert "origin=JFK" in found["sample"]
 
 
+@pytest.mark.extended
 def test_a_changed_release_is_built_promoted_over_newer_sources_and_rolled_back(
     site: DerivedSite, tmp_path: Path
 ) -> None:
@@ -397,6 +400,7 @@ def test_promised_types_of_an_output_are_those_of_its_query(site: DerivedSite, t
         fresh.execute(run)
 
 
+@pytest.mark.extended
 def test_a_source_whose_changes_are_unknown_is_computed_whole(site: DerivedSite) -> None:
     site.flights.take([flight(1, 0, 20), flight(2, 30, 5)])
     site.weather.take([wind(0, 3.0)])

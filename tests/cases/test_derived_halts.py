@@ -190,9 +190,12 @@ def scene(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -
 
 @pytest.mark.parametrize(
     ("scene", "restarted", "corrected"),
-    [(LACKING, True, False), (UNFIT, False, False), (UNFIT, True, True)],
+    [
+        pytest.param(LACKING, True, False, id="a column is missing", marks=pytest.mark.extended),
+        pytest.param(UNFIT, False, False, id="a column is unfit", marks=pytest.mark.extended),
+        pytest.param(UNFIT, True, True, id="restarted and corrected"),
+    ],
     indirect=["scene"],
-    ids=["a column is missing", "a column is unfit", "restarted and corrected"],
 )
 def test_stream_follows_the_repaired_source(scene: Scene, restarted: bool, corrected: bool) -> None:
     scene.promote_broken()
@@ -275,6 +278,7 @@ def test_run_that_one_table_has_is_replaced_in_all(scene: Scene) -> None:
     assert read_publication(scene.settings, "taps_hours").batch == 2
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("file_is_lost", [False, True])
 def test_run_after_a_replacement_that_failed_reaches_the_table_that_was_ahead(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, file_is_lost: bool

@@ -79,8 +79,14 @@ CASES = (
         keyed=False,
     ),
 )
+OF_EACH_KIND = ("debezium_postgres", "cloudevents", "github_pull_request", "cloudtrail")
 RUNS = [
-    pytest.param(case, backend, id=f"{case.file}-{backend}", marks=[pytest.mark.extended] * (backend == "spark"))
+    pytest.param(
+        case,
+        backend,
+        id=f"{case.file}-{backend}",
+        marks=[pytest.mark.extended] * (backend == "spark" or case.file not in OF_EACH_KIND),
+    )
     for case in CASES
     for backend in case.backends
 ]

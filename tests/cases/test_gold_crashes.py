@@ -40,6 +40,7 @@ GOLD = """
 DEATHS = (Step.GOLD_WRITTEN, Step.GOLD_COMMITTED)
 
 
+@pytest.mark.extended
 def test_gold_after_crashes_has_each_row_of_silver_once(spark: SparkSession, tmp_path: Path) -> None:
     numbers = random.Random(9)
     minutes = numbers.sample(range(120), 40)

@@ -181,6 +181,7 @@ def test_duckdb_and_spark_give_equal_rows(embedded: SmallRelease, merged: SmallR
     assert found.equals(expected)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("table", [*IN_DUCKDB, *IN_SPARK])
 def test_audit_recomputes_the_same_rows(embedded: SmallRelease, table: str) -> None:
     assert audited(embedded, table) == []

@@ -120,6 +120,7 @@ def test_windows_of_a_table_that_every_run_refreshes_are_awaited_too(spark: Spar
     assert is_awaited(release.release, {1}, {0, 1})
 
 
+@pytest.mark.extended
 def test_an_awake_partition_without_rows_holds_the_watermark_in_each_division_into_runs(
     spark: SparkSession, tmp_path: Path
 ) -> None:

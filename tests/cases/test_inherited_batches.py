@@ -37,6 +37,7 @@ def late(spark: SparkSession, tmp_path: Path) -> SmallRelease:
     return SmallRelease(spark, settings, fresh, base.epoch, base.ends, base.batches)
 
 
+@pytest.mark.extended
 def test_run_ends_where_inherited_batches_end(late: SmallRelease) -> None:
     bounds = []
     while (run := next_run(late.release, LAST, 1_000)) is not None:

@@ -94,6 +94,7 @@ def test_a_source_and_its_readers_are_released_and_rolled_back_as_one_plan(site:
     assert site.rows("gold.taps_weeks") == rows
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "killed",
     [

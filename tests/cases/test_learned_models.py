@@ -34,6 +34,7 @@ def test_separated_clusters_are_found(spark: SparkSession, tmp_path: Path) -> No
     assert figures["silhouette"] > 0.9
 
 
+@pytest.mark.extended
 def test_killed_clustering_continues_after_its_last_iteration(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,6 +155,7 @@ def release(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sm
     return release
 
 
+@pytest.mark.extended
 def test_late_reading_changes_every_measure(release: SmallRelease) -> None:
     (row,) = release.read("gold.meter_days").to_dicts()
     assert (row["opened"], row["closed"], row["driest"], row["wettest"]) == ("d3", "d3", "d3", "d3")

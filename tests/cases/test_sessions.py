@@ -88,6 +88,7 @@ def without_row_that_joins(folder: Path) -> None:
     contract.write_text(contract.read_text().replace("maximum: 1000", "maximum: 100"))
 
 
+@pytest.mark.extended
 def test_rebuild_is_equal_and_a_patch_splits_sessions(release: SmallRelease, tmp_path: Path) -> None:
     patcher = SlicePatcher(release, tmp_path)
     _, _, differing = patcher.rebuild(WHOLE_HISTORY)

@@ -53,6 +53,7 @@ def release(filled: SmallRelease, tmp_path: Path) -> SmallRelease:
     return copy_release(filled, tmp_path / "production")
 
 
+@pytest.mark.extended
 def test_stream_gives_the_rows_that_plain_python_makes(filled: SmallRelease) -> None:
     assert_right(filled, ALL)
     for table in ORACLES:

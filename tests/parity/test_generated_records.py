@@ -147,6 +147,7 @@ def paths(spark: SparkSession) -> Paths:
     return Paths(spark)
 
 
+@pytest.mark.extended
 def test_every_path_finds_what_plain_python_finds(paths: Paths) -> None:
     seen: dict[str, int] = {}
     for records in generated():

@@ -44,7 +44,7 @@ class Case:
     rng: np.random.Generator
 
 
-@pytest.fixture(scope="module", params=["flights", "weather"])
+@pytest.fixture(scope="module", params=["flights", pytest.param("weather", marks=pytest.mark.extended)])
 def case(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Case:
     """Return a case whose deliveries were refined as one batch."""
     name, seed = str(request.param), parity_seed()

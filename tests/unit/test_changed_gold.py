@@ -80,6 +80,7 @@ def test_nothing_is_recomputed_without_new_records(sales: KeptSales) -> None:
     assert {grains for _, grains in recomputed(sales.audit()).values()} == {0}
 
 
+@pytest.mark.extended
 def test_old_rows_of_silver_and_files_of_other_grains_are_not_read(tmp_path: Path) -> None:
     """The files that are zeros would fail the audit, and do fail one that reads everything."""
     sales = audited_sales(tmp_path, without=("shop_reach",))
@@ -93,6 +94,7 @@ def test_old_rows_of_silver_and_files_of_other_grains_are_not_read(tmp_path: Pat
     assert not sales.audit(full=True).balanced
 
 
+@pytest.mark.extended
 def test_duplicate_whose_winner_is_elsewhere_than_it_names_is_right_and_one_without_is_found(sales: KeptSales) -> None:
     sales.add(duplicate_of=(1, 0))
     assert sales.audit().balanced
@@ -205,6 +207,7 @@ def test_changed_old_file_of_gold_is_found(sales: KeptSales) -> None:
     assert wrong(sales.audit()) >= {("different", "shop_totals")}
 
 
+@pytest.mark.extended
 def test_latest_table_that_keeps_a_wrong_order_is_computed_from_all_rows(tmp_path: Path) -> None:
     """Also after an audit that found the right order in all grains that newer records touch."""
     sales = audited_sales(tmp_path, without=("shop_reach",))

@@ -34,7 +34,13 @@ def events_of(name: str) -> pl.DataFrame:
     return GENERATED[name].frame(timedelta(0))
 
 
-@pytest.mark.parametrize("name", GENERATED)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.extended] * (name in ("searches", "posts", "auction")))
+        for name in GENERATED
+    ],
+)
 def test_generated_events_are_the_same_at_each_call(name: str) -> None:
     feed = GENERATED[name]
     first, again = events_of(name), feed.frame(timedelta(0))
