@@ -68,14 +68,9 @@ class Settings(ProfiledSettings):
     )
     state: Path = Field(CLONE / ".headrace", description="folder of broker, tables, checkpoints and ledger")
     datasets: Path = Field(CLONE / "include" / "datasets", description="folder of the dataset folders")
-    files: Path = Field(
-        CLONE / "files",
-        description="folder of the files that a request over HTTP may load; the command line loads any",
-    )
+    files: Path = Field(CLONE / "files", description="folder of files that HTTP may load; the command loads any")
     jars: Path = Field(CLONE / ".jars", description="folder of the verified jars: spark/ and broker/")
-    runner: Literal["own", "service"] = Field(
-        "own", description="who starts and ends the runner: `headrace up` and `down`, or a service such as a container"
-    )
+    runner: Literal["own", "service"] = Field("own", description="who starts the runner: headrace up, or a service")
     ledger_url: str = Field("", description="SQLAlchemy URL of the ledger; empty: SQLite in the state folder")
     lease_url: str = Field(
         "",
