@@ -94,14 +94,16 @@ def _s3(settings: Settings) -> Any:
 
 
 def file_within(settings: Settings, pattern: str) -> str:
-    """Return a pattern that leads into a store, or into the folder HEADRACE_FILES. Raises Refused for another path.
+    """Return a pattern that leads into a store, or into the folder HEADRACE_FILES. Raises Refused, FilesUnreadable.
 
-    Who may load may not therefore read all that this host can read.
+    Who may load may not therefore read all that this host can read: also a link in the folder leads nowhere else.
     """
     if REMOTE.match(pattern) and not pattern.startswith("file://"):
         return pattern
-    path = (settings.files / pattern.removeprefix("file://")).resolve()
-    if not path.is_relative_to(settings.files.resolve()):
+    folder = settings.files.resolve()
+    path = (folder / pattern.removeprefix("file://")).resolve()
+    named = find_files(settings, str(path)) if path.is_relative_to(folder) else ()
+    if not all(each.resolve().is_relative_to(folder) for each in [path, *(Path(file.address) for file in named)]):
         what = f"{pattern} is not in {settings.files}, from which requests load files; nothing was planned"
         remedy = "move the file there, set HEADRACE_FILES of the console, or load it by the command line"
         raise Refused(what, remedy, code="file-elsewhere", file=pattern)

@@ -134,7 +134,9 @@ ON_A_CLUSTER = {
 }
 
 
-@pytest.mark.parametrize("unit", [pytest.param("milliseconds", marks=pytest.mark.extended), *list(ON_A_CLUSTER)[1:]])
+@pytest.mark.parametrize(
+    "unit", [pytest.param(unit, marks=[pytest.mark.extended] * (unit == "milliseconds")) for unit in ON_A_CLUSTER]
+)
 def test_batch_that_sparks_source_cannot_hold_is_read_by_the_driver(
     spark: SparkSession, broker_settings: Settings, unit: str
 ) -> None:
