@@ -289,8 +289,8 @@ class _OddRows:
         return found.take(pa.array(order))
 
 
-def _csv_rows(stream: Any, names: Sequence[str], odd: _OddRows) -> Iterable[pa.RecordBatch]:
-    """Return the rows below the header, as texts; those that have not its columns are given to `odd`."""
+def _csv_rows(stream: Any, names: Sequence[str], odd: _OddRows) -> Any:
+    """Return batches of the rows below the header, as texts; those that have not its columns are given to `odd`."""
     # With threads the numbers of rows are not known.
     reading = csv.ReadOptions(use_threads=False, block_size=READ_BYTES, column_names=names)
     values = csv.ConvertOptions(
@@ -302,8 +302,7 @@ def _csv_rows(stream: Any, names: Sequence[str], odd: _OddRows) -> Iterable[pa.R
     )
     parsing = csv.ParseOptions(newlines_in_values=True, invalid_row_handler=odd)
     try:
-        rows: Iterable[pa.RecordBatch] = csv.open_csv(stream, reading, parsing, values)
-        return rows
+        return csv.open_csv(stream, reading, parsing, values)
     except pa.ArrowInvalid as error:
         if "Empty CSV file" in str(error):
             return ()
@@ -319,12 +318,13 @@ def _csv(settings: Settings, address: str, literals: Sequence[str]) -> Payloads:
         first = bytearray()
         while not first.endswith(b"\n") and (byte := stream.read(1)):
             first += byte
+        if not first:
+            return
         names = [str(name) for name in csv.read_csv(pa.BufferReader(bytes(first))).column_names]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise OSError(f"the header has {repeated[0]!r} twice")
         odd = _OddRows()
-        reading = _csv_rows(stream, names, odd)
-        for rows in _json_rows(reading, {name: LITERAL for name in names if name in literals}):
+        for rows in _json_rows(_csv_rows(stream, names, odd), {name: LITERAL for name in names if name in literals}):
             yield odd.among(rows)
         yield odd.among(pa.array([], pa.binary()))
 
