@@ -79,7 +79,7 @@ test-hosts: setup-dev ## two runner hosts, one stopped, cut off, killed; a share
 test-bare: setup-dev ## the README's commands in a bare Debian container, as an ordinary user; needs a Docker engine
 	@$(TESTS) bare $(ARGS)
 
-check: setup-dev stack-check docs-check ## style and types: ruff, mypy; the compose stack; the documentation
+check: setup-dev stack-check chart-check docs-check ## style and types: ruff, mypy; the compose stack; the Helm chart; the documentation
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
 	@.venv/bin/python tests/architecture/measure.py
@@ -100,7 +100,7 @@ reference: setup-dev ## write docs/reference and the index of decisions from the
 docs-check: setup-dev ## build that site into .cache/site; a broken link or anchor is an error
 	@$(MKDOCS) build --quiet
 
-.PHONY: stack-demo stack-faults stack-check
+.PHONY: stack-demo stack-faults stack-check chart-check
 
 stack-demo: setup-runtime ## flights through a compose stack; backfill, replay, release by Airflow's REST API; a month: ARGS="--to 2013-02-01"
 	@.venv/bin/python -m stack_tools.demo $(ARGS)
@@ -110,6 +110,9 @@ stack-faults: setup-runtime ## kill, pause, cut off, starve, fill, replace the s
 
 stack-check: setup-dev ## check docker-compose.yml, image files and their settings; needs no engine
 	@.venv/bin/python -m stack_tools.check
+
+chart-check: setup-dev ## lint and render the Helm chart of infra/kubernetes, check what comes out; needs no cluster
+	@.venv/bin/python -m stack_tools.chart
 
 up: setup-airflow ## start the broker, the streams and Airflow with its page
 	@.venv/bin/headrace up --airflow $(ARGS)

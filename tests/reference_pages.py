@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import typer
 import yaml
 from fastapi.routing import APIRoute
+from stack_tools.chart_values import generated_schema
 
 from include.cli.main import app
 from include.declare import analyses, contract_file, derived_dataset, pipeline
@@ -38,7 +39,7 @@ KINDS = {str: "text", int: "integer", float: "number", bool: "yes or no", timede
 
 
 def generated_pages() -> dict[Path, str]:
-    """Return the text of each generated page by its file."""
+    """Return the text of each generated page, and of the chart's schema, by its file."""
     reference = {
         "cli": _command_line(),
         "settings": _settings(),
@@ -49,7 +50,7 @@ def generated_pages() -> dict[Path, str]:
         "errors": _errors(),
     }
     pages = {DOCS / "reference" / f"{name}.md": text for name, text in reference.items()}
-    return pages | {DOCS / "explanation" / "decisions.md": _decisions()}
+    return pages | {DOCS / "explanation" / "decisions.md": _decisions()} | generated_schema()
 
 
 def _page(title: str, about: str, *parts: str) -> str:

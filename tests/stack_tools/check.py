@@ -6,6 +6,7 @@ Guarantee: exit 0 only when every HEADRACE_ variable is a setting with a valid v
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -203,12 +204,17 @@ def setting_problems(environment: Mapping[str, Any]) -> Iterator[str]:
     given = {name: str(value) for name, value in environment.items() if name.startswith(PREFIX)}
     try:
         reject_unknown(given)
-        Settings.model_validate({name.removeprefix(PREFIX).lower(): value for name, value in given.items()})
+        Settings.model_validate({name.removeprefix(PREFIX).lower(): read_value(value) for name, value in given.items()})
     except HeadraceError as error:
         yield error.what
     except ValidationError as error:
         for each in error.errors():
             yield f"{PREFIX}{'_'.join(map(str, each['loc'])).upper()}: {each['msg']}"
+
+
+def read_value(text: str) -> Any:
+    """Return the value of a variable: an object of a JSON text, else the text."""
+    return json.loads(text) if text.startswith("{") else text
 
 
 def image_problems(clone: Path, path: Path) -> Iterator[str]:
