@@ -33,7 +33,7 @@ from include.declare.inferred_dataset import InferredDataset, InferredField, inf
 from include.declare.reference_tables import current_versions, load_reference, read_version
 from include.declare.row_expectations import NOT_PER_RECORD, ROW_EXPECTATIONS, TABLE_EXPECTATIONS
 from include.declare.sample_records import RecordSample, file_sample, topic_sample
-from include.declare.scaffold import WrittenFolder, refuse_name, write_folder
+from include.declare.scaffold import refuse_name, write_folder
 from include.ground.errors import Refused
 from include.ground.settings import CLONE, Settings, load_settings
 from include.read.plain_values import text_value
@@ -58,7 +58,6 @@ def new(
 
     Every guess has a comment. Nothing is started, and no topic is created.
     """
-
     if sample is None and topic is None:
         raise typer.BadParameter("give a sample: --from FILE.jsonl, or --topic T to read one", param_hint="--from")
     settings = load_settings()
@@ -68,7 +67,7 @@ def new(
     found = infer(dataset, topic or dataset, records, datetime.now(UTC))
     written = write_folder(settings, found, records)
     if as_json:
-        print_json({"folder": written.folder, **asdict(found)})
+        print_json({"folder": written, **asdict(found)})
     else:
         _show_folder(settings, found, written, sample)
     validate_datasets(settings, [dataset])
@@ -78,10 +77,10 @@ def _sample(settings: Settings, file: Path | None, topic: str | None) -> RecordS
     return file_sample(file) if file is not None else topic_sample(bootstrap_servers(settings), str(topic))
 
 
-def _show_folder(settings: Settings, dataset: InferredDataset, written: WrittenFolder, sample: Path | None) -> None:
+def _show_folder(settings: Settings, dataset: InferredDataset, written: Path, sample: Path | None) -> None:
     line = line_console().print
 
-    line(f"{_relative(written.folder)}: inferred from {dataset.records:,} records of {dataset.origin}")
+    line(f"{_relative(written)}: inferred from {dataset.records:,} records of {dataset.origin}")
     for text in (each for field in dataset.fields for each in _field_lines(dataset, field)):
         line(text)
     for name, why in dataset.left_out.items():
@@ -100,7 +99,6 @@ def _show_folder(settings: Settings, dataset: InferredDataset, written: WrittenF
 
 
 def _field_lines(dataset: InferredDataset, field: InferredField, indent: str = "  ") -> Iterator[str]:
-    """Yield a line for a field, and for each inside of it."""
     facts = [field.type, *([f"read from {field.member}"] if field.name and field.member != field.name else [])]
     facts += ["required" if field.required else "optional"]
     facts += ["primary key"] if field.around == 0 and field.name in dataset.identity else []
@@ -139,7 +137,6 @@ def try_sample(
     It needs no broker and changes no table. Without SAMPLE it runs the folder's cases (cases/*.jsonl) and exits 1 when
     a result differs from its .expected.json. With --watch, Spark stays open: an edit is tried within seconds.
     """
-
     if watching and accept:
         raise Refused("--accept stores results once, and --watch goes on", f"headrace try {dataset} --accept")
     settings = load_settings()
@@ -254,18 +251,12 @@ contract_app = typer.Typer(no_args_is_help=True, help="Contracts: check the decl
 COLOURS = {"breaking": "red", "additive": "green", "compatible": "dim"}
 
 
-@contract_app.callback()
-def contracts() -> None:
-    """Contracts: check the declared rules of records and tables."""
-
-
 @contract_app.command()
 def check(
     dataset: Annotated[str | None, typer.Option(help="Only this dataset. (default: all)")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check all files of the datasets, and compare contracts with the published ones; exit 1 when one is not valid."""
-
     checks = check_contracts(load_settings(), dataset)
     if not checks:
         Console(stderr=True).print("there are no datasets: include/datasets/README.md shows how to add one")
@@ -285,7 +276,6 @@ def rules(
     as_json: AsJson = False,
 ) -> None:
     """List the rules of contracts, what each validates and its action; then all known expectations."""
-
     settings, console = load_settings(), line_console(markup=True)
     found = [
         (name, table, rule)
@@ -338,7 +328,6 @@ DATASET = typer.Option("--dataset", help="The dataset of the table.")
 @reference_app.command("list")
 def list_tables(as_json: AsJson = False) -> None:
     """List the declared reference tables, with version and rows; the stream creates missing ones at its start."""
-
     settings, found = load_settings(), []
     for name in dataset_names(settings):
         versions = current_versions(settings, name)
@@ -362,7 +351,6 @@ def load(
     as_json: AsJson = False,
 ) -> None:
     """Load a file as the next version of a table, used from the next batch on; older batches are unchanged."""
-
     settings = load_settings()
     published, folder = find_publication(settings, dataset), declared_dataset(settings, dataset)
     # The running release joins it: the released declaration applies, not the folder's.

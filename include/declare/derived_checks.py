@@ -15,9 +15,9 @@ from include.declare.dataset import DERIVED, dataset_names
 from include.declare.derived_dataset import (
     DerivedGold,
     DerivedPipeline,
-    DerivedUnknown,
     derived_names,
     read_derived,
+    require_derived,
 )
 from include.declare.sql_checks import NotSql, parsed_expression, parsed_query, row_faults
 from include.declare.touched_checks import grain_mismatches
@@ -28,9 +28,8 @@ SOURCE = re.compile(r"(silver|gold)\.[a-z][a-z0-9_]{0,62}")
 
 
 def derived_problems(settings: Settings, name: str) -> list[Problem]:
-    """Return all problems of a derived dataset's folder, by line; raises DerivedUnknown."""
-    if name not in (known := derived_names(settings)):
-        raise DerivedUnknown(name, known)
+    """Return all problems of a derived dataset's folder, by line; raises as `require_derived`."""
+    require_derived(settings, name)
     document = Document(settings.datasets / name / DERIVED)
     pipeline = read_derived(document)
     if pipeline is not None:
@@ -89,7 +88,6 @@ def _file_findings(folder: Path) -> Iterator[Finding]:
 
 
 def _upstream(dataset: str, owners: Mapping[str, str], sources: Mapping[str, Collection[str]]) -> set[str]:
-    """Return the dataset and all datasets that it is derived from."""
     found, left = set[str](), [dataset]
     while left:
         name = left.pop()

@@ -41,14 +41,6 @@ from include.ground.paths import snapshot_path
 from include.ground.settings import Settings
 
 
-class DerivedUnknown(Terminal):
-    """No derived dataset has this name; `known` are the existing ones."""
-
-    def __init__(self, name: str, known: list[str]) -> None:
-        super().__init__(f"derived dataset {name!r} is unknown", f"use one of: {', '.join(known) or 'none'}")
-        self.name, self.known = name, known
-
-
 @dataclass(frozen=True, config=CONFIG)
 class OutputColumn:
     """What readers may rely on: the type of a column, as Spark writes it (`bigint`), and what it means."""
@@ -128,6 +120,13 @@ def require_declared(settings: Settings, dataset: str) -> None:
         raise DatasetUnknown(dataset, known)
 
 
+def require_derived(settings: Settings, name: str) -> None:
+    """Raise Terminal (derived-unknown) unless a folder declares the derived dataset."""
+    if name not in (known := derived_names(settings)):
+        remedy = f"use one of: {', '.join(known) or 'none'}"
+        raise Terminal(f"derived dataset {name!r} is unknown", remedy, code="derived-unknown", name=name, known=known)
+
+
 def read_derived(document: Document) -> DerivedPipeline | None:
     """Return the pipeline that a document declares; None when it is none, and the document has the problems."""
     return document.parsed(DerivedPipeline, folder=document.path.parent)
@@ -143,9 +142,8 @@ def load_derived(name: str, folder: Path, *, strict: bool = True) -> DerivedData
 
 
 def declared_derived(settings: Settings, name: str) -> DerivedDataset:
-    """Return the derived dataset as its folder declares it now; raises DerivedUnknown, DeclarationRefused."""
-    if name not in (known := derived_names(settings)):
-        raise DerivedUnknown(name, known)
+    """Return the derived dataset as its folder declares it now. Raises as `require_derived`, DeclarationRefused."""
+    require_derived(settings, name)
     return load_derived(name, settings.datasets / name)
 
 

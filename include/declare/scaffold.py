@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -25,6 +24,7 @@ from include.declare.inferred_dataset import (
 from include.declare.sample_records import RecordSample
 from include.declare.yaml_declarations import NAME, NAME_RULE
 from include.ground.errors import Terminal
+from include.ground.render_template import render_text
 from include.ground.settings import Settings
 
 LOCAL_TIME = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d"
@@ -43,98 +43,47 @@ CONVERSIONS = {
 def contract_text(dataset: InferredDataset) -> str:
     """Return contract.yaml."""
     roles = Roles(dataset.identity, dataset.time, dataset.records >= LARGE_SAMPLE)
-    properties = (property_text(field, "      ", roles) for field in dataset.fields)
-    return CONTRACT.format(
-        name=dataset.name,
-        sample=f"Inferred from {dataset.records:,} records of {_comment(dataset.origin)}.",
-        left_out="".join(
-            [f"# left out: {_comment(name)} {why}\n" for name, why in dataset.left_out.items()]
-            + [f"# not considered: {_comment(fault)} ({count:,})\n" for fault, count in dataset.unusual.items()]
-        ),
-        reason=f"      # {_primary_key(dataset)}: {dataset.identity_reason}.",
-        properties="\n".join([*_pointed(dataset), *properties]),
-    )
-
-
-def _primary_key(dataset: InferredDataset) -> str:
-    return f"The primary key ({', '.join(dataset.identity)}) is a guess" if dataset.keys else "There is no primary key"
-
-
-def _pointed(dataset: InferredDataset) -> Iterator[str]:
-    for name, kind, pointer in dataset.pointed:
-        place = f"physicalName: {pointer}, required: true, primaryKey: true"
-        yield f"      - {{name: {name}, logicalType: {kind}, {place}}}"
+    guess = f"The primary key ({', '.join(dataset.identity)}) is a guess"
+    properties = [property_text(field, "      ", roles) for field in dataset.fields]
+    key = guess if dataset.keys else "There is no primary key"
+    return _text("contract.yaml", dataset, properties=properties, primary_key=key)
 
 
 def pipeline_text(dataset: InferredDataset) -> str:
     """Return pipeline.yaml."""
-    return PIPELINES[type(dataset)](dataset)
-
-
-def _changes_pipeline(dataset: InferredChanges) -> str:
-    columns = ", ".join(f"{_key(name)}: {_key(name)}" for name in dataset.kept)
-    sequence = f", sequence: [{', '.join(dataset.sequence)}]" if dataset.sequence else ""
-    return CHANGES.format(
-        name=dataset.name,
-        short=dataset.name[:53],
-        topic=json.dumps(dataset.topic),
-        event_time=dataset.event_time,
-        identity=", ".join(map(_key, dataset.identity)),
-        keys=", ".join(map(_key, dataset.keys)),
-        sequence=sequence,
-        columns=columns,
-    )
-
-
-def _records_pipeline(dataset: InferredDataset) -> str:
-    day = "day" if all(field.name != "day" for field in dataset.fields) else "event_day"
-    group = dataset.group
+    if isinstance(dataset, InferredChanges):
+        columns = ", ".join(f"{_key(name)}: {_key(name)}" for name in dataset.kept)
+        return _text("changes.yaml", dataset, columns=f"{{{columns}}}")
     converted = f", which silver.py makes of {dataset.time.name}" if dataset.event_time != dataset.time.name else ""
     own = "The time at which Kafka got the record" if dataset.time is KAFKA_TIME else "The record's own time"
-    return PIPELINE.format(
-        name=dataset.name,
-        topic=json.dumps(dataset.topic),
+    return _text(
+        "pipeline.yaml",
+        dataset,
         time=f"{own}{converted}",
-        event_time=_key(dataset.event_time),
-        same=SAME if dataset.keys else ALL_DIFFERENT,
-        identity=", ".join(map(_key, dataset.identity)),
-        table=gold_name(dataset),
-        day=day,
-        question=f"How many records were there, by {group.name} and day?" if group else "How many records, by day?",
-        keys=f"    keys: [{_key(group.name)}]\n" if group else "",
-        measures="\n".join(_measures(dataset)),
-        children="".join(_children(dataset)),
+        gold=f"{dataset.name[:58]}_days",
+        day="day" if all(field.name != "day" for field in dataset.fields) else "event_day",
+        arrays=[each.name for each in dataset.fields if each.type == "array" and each.fields[0].type == "object"],
     )
-
-
-def _children(dataset: InferredDataset) -> Iterator[str]:
-    """Yield how the elements of arrays become rows, as comments."""
-    arrays = [each.name for each in dataset.fields if each.type == "array" and each.fields[0].type == "object"]
-    if arrays:
-        yield "\n# A row for each element, in a table of its own (the contract's `items` then need `required: true`):\n"
-        yield "# children:\n"
-    yield from (f"#   {each.lower()}: {{from: {_key(each)}}}\n" for each in arrays)
 
 
 def silver_text(dataset: InferredDataset) -> str:
     """Return silver.py."""
-    time, made = dataset.time, dataset.event_time
-    if made == time.name:
-        does = "Return the accepted records; add or derive columns here, one row for each record."
-        return SILVER.format(name=dataset.name, how="as it is", imports="", does=does, made="")
+    time = dataset.time
+    made = "" if dataset.event_time == time.name else CONVERSIONS[time.form].format(name=time.name)
     zone = ", read as UTC unless it has a zone" if time.form in (TimeForm.local, TimeForm.day) else ""
-    return SILVER.format(
-        name=dataset.name,
-        how="with its time as a timestamp",
-        imports="from pyspark.sql import functions as F\n",
-        does=f"Add `{made}`, the time in `{time.name}`{zone}; a record whose time does not exist is rejected.",
-        made=f'.withColumn("{made}", {CONVERSIONS[time.form].format(name=time.name)})',
+    return _text("silver.py", dataset, made=made, zone=zone)
+
+
+def _text(file: str, dataset: InferredDataset, **values: object) -> str:
+    return render_text(
+        f"dataset/{file}.j2",
+        **values,
+        dataset=dataset,
+        key=_key,
+        keys=lambda names: ", ".join(map(_key, names)),
+        quoted=json.dumps,
+        comment=_comment,
     )
-
-
-def gold_name(dataset: InferredDataset) -> str:
-    """Return the name of the first gold table."""
-    return f"{dataset.name[:58]}_days"
 
 
 @dataclass(frozen=True)
@@ -219,13 +168,6 @@ def _text_rule(field: InferredField, is_key: bool) -> str:
     return f"logicalTypeOptions: {{{least}{length}{f', pattern: {chr(39)}{pattern}{chr(39)}' if pattern else ''}}}"
 
 
-def _measures(dataset: InferredDataset) -> Iterator[str]:
-    yield '      records: {count: "*"}'
-    for field in dataset.measured:
-        yield f"      total_{field.name[:56]}: {{sum: {_key(field.name)}}}"
-        yield f"      largest_{field.name[:54]}: {{max: {_key(field.name)}}}"
-
-
 def _key(name: str) -> str:
     """Return a name as YAML reads it back: `on` and `null` need quotes."""
     return name if yaml.safe_load(name) == name else json.dumps(name)
@@ -235,133 +177,28 @@ def _comment(text: str) -> str:
     return " ".join(text.split())
 
 
-CONTRACT = """\
-apiVersion: v3.1.0
-kind: DataContract
-id: {name}
-name: {name}
-version: 1.0.0
-status: draft
-# {sample} Correct what is too strict or too loose: a record that breaks
-# the contract is in `rejected`, with the reason. Keep the fields in the order of the records: it is read fastest.
-{left_out}
-schema:
-  - name: {name}
-    physicalType: topic
-    logicalType: object
-    properties:
-{reason}
-{properties}
-"""
-
-PIPELINE = """\
-# What the platform does with `{name}`; what a record must look like is in contract.yaml.
-topic: {topic}
-partitions: 2
-
-# {time}. Records older than the newest minus `lateness` are late; they still count.
-event_time: {event_time}
-lateness: 1 day
-# A partition without records for so long holds nothing back that waits for late records; never: it does.
-idle: 5 minutes
-
-{same}
-identity:
-  columns: [{identity}]
-  horizon: 3 days
-
-gold:
-  # {question}
-  {table}:
-    kind: additive
-    window: {{column: {event_time}, size: 1 day, as: {day}}}
-{keys}    measures:
-{measures}
-{children}"""
-
-SAME = "# The first record of an identity wins; a later one within the horizon (event time) is a duplicate."
-ALL_DIFFERENT = "# A record is known by its place in the topic alone: one that is sent twice counts twice."
-
-CHANGES = """\
-# What the platform does with `{name}`; what a row must look like is in contract.yaml.
-topic: {topic}
-partitions: 2
-
-# The row is in `after`, a deleted one in `before`. `op`, `sequence` and `ts_ms` are columns too.
-envelope: debezium
-# The time of the change, which silver.py makes of ts_ms.
-event_time: {event_time}
-lateness: 1 day
-# A partition without records for so long holds nothing back that waits for late records; never: it does.
-idle: 5 minutes
-
-# The key of a row, which is a guess, and what puts its changes in order.
-changes: {{keys: [{keys}]{sequence}}}
-# The same change, sent again within the horizon, is a duplicate.
-identity:
-  columns: [{identity}]
-  horizon: 7 days
-
-gold:
-  # The rows as they are now; deletes delete.
-  {short}_rows:
-    kind: changes
-    columns: {{{columns}}}
-  # All versions of each row, with valid_from, valid_to and is_current.
-  {short}_versions:
-    kind: changes
-    scd: 2
-    columns: {{{columns}}}
-"""
-
-SILVER = '''\
-"""`silver.{name}`: an accepted record {how}."""
-
-from __future__ import annotations
-
-from pyspark.sql import DataFrame
-{imports}
-
-def silver(accepted: DataFrame) -> DataFrame:
-    """{does}"""
-    return accepted{made}
-'''
-
-PIPELINES: Mapping[type[InferredDataset], Callable[[Any], str]] = {
-    InferredDataset: _records_pipeline,
-    InferredChanges: _changes_pipeline,
-}
-
 CASE, CASE_RECORDS = "sample", 20
 
 
-class FolderRefused(Terminal):
-    """No folder can be written under this name; nothing was written."""
-
-    def __init__(self, name: str, why: str, remedy: str) -> None:
-        super().__init__(f"dataset {name[:80]!r}: {why}; nothing was written", remedy)
-        self.name, self.why = name, why
-
-
-@dataclass(frozen=True)
-class WrittenFolder:
-    """The folder and its files."""
-
-    folder: Path
-    files: tuple[Path, ...]
+def _refused(name: str, why: str, remedy: str) -> Terminal:
+    what = f"dataset {name[:80]!r}: {why}; nothing was written"
+    return Terminal(what, remedy, code="folder-refused", dataset=name, why=why)
 
 
 def refuse_name(settings: Settings, name: str) -> None:
-    """Raise FolderRefused when `name` is not a name of a dataset, or its folder exists."""
+    """Raise Terminal (folder-refused) when `name` is not a name of a dataset, or its folder exists."""
     if not NAME.fullmatch(name):
-        raise FolderRefused(name, f"the name {NAME_RULE}", "headrace new another_name --from …")
+        raise _refused(name, f"the name {NAME_RULE}", "headrace new another_name --from …")
     folder = settings.datasets / name
     if folder.exists():
-        raise FolderRefused(name, f"{folder} exists", f"headrace try {name}   (or choose another name)")
+        raise _refused(name, f"{folder} exists", f"headrace try {name}   (or choose another name)")
 
 
-def write_folder(settings: Settings, dataset: InferredDataset, sample: RecordSample) -> WrittenFolder:
-    """Write the dataset's folder; when a file cannot be written, none is left. Raises FolderRefused."""
+def write_folder(settings: Settings, dataset: InferredDataset, sample: RecordSample) -> Path:
+    """Write the dataset's folder and return it; when a file cannot be written, none is left.
+
+    Raises Terminal (folder-refused).
+    """
     refuse_name(settings, dataset.name)
     folder = settings.datasets / dataset.name
     records, expected = case_texts(dataset, sample)
@@ -381,8 +218,8 @@ def write_folder(settings: Settings, dataset: InferredDataset, sample: RecordSam
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
         why = f"{folder}: {error.strerror}"
-        raise FolderRefused(dataset.name, why, "choose a writable HEADRACE_DATASETS") from error
-    return WrittenFolder(folder, tuple(texts))
+        raise _refused(dataset.name, why, "choose a writable HEADRACE_DATASETS") from error
+    return folder
 
 
 def case_texts(dataset: InferredDataset, sample: RecordSample) -> tuple[bytes, str]:

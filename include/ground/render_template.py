@@ -24,6 +24,12 @@ def render_markdown(template: str, **values: object) -> str:
     return _environment(markdown=True).get_template(template).render(values)
 
 
+def render_text(template: str, **values: object) -> str:
+    """Return the text; values are as they are."""
+    plain = _environment(markdown=False).overlay(autoescape=False, keep_trailing_newline=True)
+    return plain.get_template(template).render(values)
+
+
 def html_templates(filters: Mapping[str, Callable[[Any], str]]) -> Environment:
     """Return the templates of pages, with more filters."""
     found = _environment(markdown=False).overlay()

@@ -45,7 +45,7 @@ def test_inferred_folder_accepts_its_sample_and_its_case_holds(spark: SparkSessi
     settings = Settings(state=tmp_path / "state", datasets=tmp_path / "datasets")
     records = [json.dumps(record).encode() for record in SAMPLES[name]]
     sample = record_sample("sample", records)
-    folder = write_folder(settings, inferred_dataset(name, name, sample, NOW), sample).folder
+    folder = write_folder(settings, inferred_dataset(name, name, sample, NOW), sample)
     case = folder / "cases" / "sample.jsonl"
     expected = expected_case(case)
     assert expected is not None
@@ -68,7 +68,7 @@ def test_folder_inferred_from_changes_has_the_rows_as_they_are_now(spark: SparkS
     settings = Settings(state=tmp_path / "state", datasets=tmp_path / "datasets")
     records = [json.dumps(change).encode() for change in stock_changes(POSTGRES, "lsn")]
     sample = record_sample("sample", records)
-    folder = write_folder(settings, inferred_changes("stock", "stock", sample, NOW), sample).folder
+    folder = write_folder(settings, inferred_changes("stock", "stock", sample, NOW), sample)
     whole = tmp_path / "whole.jsonl"
     whole.write_bytes(b"\n".join(records))
     dataset = declared_dataset(settings, "stock")

@@ -54,7 +54,7 @@ def test_folder_is_a_dataset_whose_changes_are_in_order(
     assert all(map(is_change, records))
     settings = Settings(state=tmp_path / "a state", datasets=tmp_path / "datasets")
     sample = record_sample("sample", [json.dumps(each).encode() for each in records])
-    folder = write_folder(settings, inferred_changes("stock", "stock", sample, NOW), sample).folder
+    folder = write_folder(settings, inferred_changes("stock", "stock", sample, NOW), sample)
     assert dataset_problems(settings, "stock") == []
     dataset = load_dataset("stock", folder)
     assert list(dataset.pipeline.identity) == [*identity, "op"]

@@ -32,7 +32,7 @@ def test_dataset_of_readme_is_valid(tmp_path: Path) -> None:
     sample = record_sample("sample", [record.encode() for record in records])
     settings = Settings(state=tmp_path / "state", datasets=tmp_path / "datasets")
     inferred = inferred_dataset("orders", "orders", sample, datetime(2026, 6, 1, tzinfo=UTC))
-    folder = write_folder(settings, inferred, sample).folder
+    folder = write_folder(settings, inferred, sample)
     (folder / "pipeline.yaml").write_text(pipeline, "utf-8")
     assert [table.name for table in declared_dataset(settings, "orders").pipeline.gold] == ["customer_days"]
     assert len(pipeline.splitlines()) == 10

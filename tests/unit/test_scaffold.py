@@ -20,7 +20,7 @@ from include.declare.dataset import ExpectedCase, expected_case, load_dataset
 from include.declare.dataset_checks import dataset_problems
 from include.declare.inferred_dataset import InferredDataset, TimeForm, column_name, inferred_dataset
 from include.declare.sample_records import RecordSample, SampleUnusable, file_sample, record_sample
-from include.declare.scaffold import FolderRefused, contract_text, write_folder
+from include.declare.scaffold import contract_text, write_folder
 from include.ground.errors import Terminal
 from include.ground.settings import Settings
 
@@ -174,7 +174,7 @@ def test_field_with_another_name_is_read_by_a_json_pointer() -> None:
 def test_records_without_a_time_or_a_key_have_those_that_kafka_gave_them(tmp_path: Path) -> None:
     settings = Settings(state=tmp_path / "state", datasets=tmp_path)
     records = [{"Records": [{"at": "2026-05-01T08:00:00Z", "id": n}], "note": None} for n in range(3)]
-    dataset = load_dataset("orders", write_folder(settings, inferred(records), sample(records)).folder)
+    dataset = load_dataset("orders", write_folder(settings, inferred(records), sample(records)))
     assert dataset.pipeline.identity == ("_partition", "_offset")
     assert dataset.contract.identity == ()
     assert dataset_problems(settings, "orders") == []
@@ -295,10 +295,10 @@ def test_written_folder_has_no_problem(tmp_path: Path, name: str) -> None:
     found = sample(SAMPLES[name])
     written = write_folder(settings, inferred_dataset(name, "a-topic", found, NOW), found)
     assert dataset_problems(settings, name) == []
-    dataset = load_dataset(name, written.folder)
+    dataset = load_dataset(name, written)
     assert dataset.pipeline.topic == "a-topic"
     assert dataset.pipeline.gold[0].name == f"{name}_days"
-    case = expected_case(written.folder / "cases" / "sample.jsonl")
+    case = expected_case(written / "cases" / "sample.jsonl")
     assert case is not None
     assert sorted(set(sum(case.rejected.values(), []))) == ["duplicate", "missing_id"]
 
@@ -306,7 +306,7 @@ def test_written_folder_has_no_problem(tmp_path: Path, name: str) -> None:
 def test_existing_folder_is_never_written_over(tmp_path: Path) -> None:
     settings = Settings(state=tmp_path / "state", datasets=tmp_path)
     (tmp_path / "orders").mkdir()
-    with pytest.raises(FolderRefused, match="exists"):
+    with raises(Terminal, "folder-refused", match="exists"):
         write_folder(settings, inferred(orders()), sample(orders()))
     assert list((tmp_path / "orders").iterdir()) == []
 
@@ -314,7 +314,7 @@ def test_existing_folder_is_never_written_over(tmp_path: Path) -> None:
 def test_folder_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     settings = Settings(state=tmp_path / "state", datasets=tmp_path / "file")
-    with pytest.raises(FolderRefused, match="Not a directory"):
+    with raises(Terminal, "folder-refused", match="Not a directory"):
         write_folder(settings, inferred(orders()), sample(orders()))
 
 
@@ -377,7 +377,7 @@ def test_folder_of_a_nested_sample_is_a_dataset(name: str, tmp_path: Path) -> No
     keys, time = KEYS_AND_TIMES[name]
     assert tuple(f.member for f in found.fields if f.name in found.identity) == keys
     assert found.time.member == time
-    loaded = load_dataset(name, write_folder(settings, found, sample(records)).folder)
+    loaded = load_dataset(name, write_folder(settings, found, sample(records)))
     columns = loaded.contract.all_columns
     read = {column.path for column in columns}
     for key in (key for key in (*keys, time) if "." in key):
