@@ -67,7 +67,6 @@ def audit(
 
     Also 2 when what is published balances and the stream of a dataset has failed or is halted: nothing more will come.
     """
-
     settings = load_settings()
     requested = [] if dataset is None else [dataset]
     with ExitStack() as opened, Console(stderr=True).status("audit") as shown:
@@ -130,7 +129,6 @@ def _deep(settings: Settings, audit: DatasetAudit, progress: Progress) -> Datase
 def _with_source(
     settings: Settings, audits: list[DatasetAudit], database: SourceDatabase, progress: Progress
 ) -> list[DatasetAudit]:
-    """Add the comparison with a database to the datasets that mirror tables."""
     opener = partial(open_topic, _bootstrap(settings), jars=settings.jars)
     found = mirror_audits(settings, database, [each.dataset for each in audits], opener, progress)
     return [with_mirrors(each, found[each.dataset]) if each.dataset in found else each for each in audits]

@@ -1,15 +1,13 @@
-"""`headrace release`, `backfill`, `replay`, `rejected fix|discard|reinstate`: changes of history, each one plan."""
+"""`headrace release`, `backfill`, `replay`, `load`: changes of history, each one plan."""
 
 from __future__ import annotations
 
 import inspect
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import wraps
-from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
@@ -20,44 +18,32 @@ from include.change import stages as plan_stages
 from include.change.draft import draft_release
 from include.change.kind import PlanKind
 from include.change.load import LoadPlan
-from include.change.plan_parameters import (
-    BackfillParameters,
-    LoadParameters,
-    Parameters,
-    ReleaseParameters,
-    ReplayParameters,
-)
+from include.change.plan_parameters import Parameters
 from include.change.recompute import BackfillPlan, ReplayPlan, recomputes_everything
-from include.change.reinstate import Author, ReinstateParameters, ReinstatePlan, discard, fix
 from include.change.release import ReleasePlan
 from include.cli.folder import Tried, run_samples, show_tried
 from include.cli.main import FAILED
-from include.cli.plan import (
-    YES,
-    Planner,
-    Refusal,
-    approver,
-    current_user,
-    plan_and_run,
-    plan_only,
-)
-from include.cli.rejected import Column, Reason, Since, Status, Until
-from include.cli.rejected import app as rejected_app
-from include.cli.terminal import AsJson, Offset, Offsets, Partition, line_console, parser_of, print_json, wide_console
+from include.cli.plan import YES, Planner, Refusal, approver, current_user, plan_and_run, plan_only
+from include.cli.terminal import AsJson, line_console, parser_of, print_json, wide_console
 from include.ground.settings import Settings, load_settings
 from include.plans.journal import plan_lock
 from include.plans.plan import PlanRecord
-from include.read.rejected_records import RejectedFilter
 
 Model = TypeVar("Model", bound=Parameters)
 
 
-def with_options(model: type[Parameters]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command the options of a parameter model, in place of its `**options`."""
+def with_options(
+    model: type[Parameters], dataset: Any = None, without: Collection[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command the options of a parameter model, in place of its `**options`.
+
+    `dataset`: how its first parameter is given, if not as it says. `without`: its parameters that are no options.
+    """
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         first, *others, _ = inspect.signature(command, eval_str=True).parameters.values()
-        own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (first, *others)]
+        kept = [first.replace(annotation=dataset or first.annotation), *(o for o in others if o.name not in without)]
+        own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in kept]
         signature = inspect.Signature([own[0], *_options(model), *own[1:]])
 
         @wraps(command)
@@ -112,18 +98,57 @@ LoadedDataset = Annotated[str, typer.Argument(metavar="DATASET", help="The datas
 replay = typer.Typer(no_args_is_help=True, help="Recompute Kafka records, and insert those that bronze lacks.")
 
 
-@app.command("plan")
-@with_options(ReleaseParameters)
-def plan_release(dataset: Dataset, json_: AsJson = False, **options: Any) -> None:
-    """Show what shipping the folder would change and cost; no table is touched."""
-    plan_only(_planner(ReleasePlan(), dataset, options), json_)
+def _add_kind(
+    app: typer.Typer, kind: PlanKind[Any], planned: str, run: str, dataset: Any = Dataset, *, recomputes: bool = False
+) -> None:
+    """Add `plan` and `run` of a kind with these help texts; one that `recomputes` asks about a whole history."""
+
+    @app.command("plan", help=planned)
+    @with_options(kind.parameters, dataset)
+    def plan(dataset: Dataset, json_: AsJson = False, **options: Any) -> None:
+        plan_only(planner(kind, dataset, options), json_)
+
+    @app.command("run", help=run)
+    @with_options(kind.parameters, dataset, () if recomputes else ("whole_history",))
+    def plan_to_end(
+        dataset: Dataset,
+        whole_history: Annotated[bool, WHOLE_HISTORY] = False,
+        yes: Annotated[bool, YES] = False,
+        json_: AsJson = False,
+        **options: Any,
+    ) -> None:
+        confirmed = not recomputes or yes or whole_history
+        plan_and_run(planner(kind, dataset, options), yes, json_, _unconfirmed(confirmed))
 
 
-@app.command("run")
-@with_options(ReleaseParameters)
-def run_release(dataset: Dataset, yes: Annotated[bool, YES] = False, json_: AsJson = False, **options: Any) -> None:
-    """Plan, build, compare, request approval, publish. If it is killed, `headrace plan apply ID` continues."""
-    plan_and_run(_planner(ReleasePlan(), dataset, options), yes, json_)
+IF_KILLED = "If it is killed, `headrace plan apply ID` continues."
+_add_kind(
+    app,
+    ReleasePlan(),
+    "Show what shipping the folder would change and cost; no table is touched.",
+    f"Plan, build, compare, request approval, publish. {IF_KILLED}",
+)
+_add_kind(
+    backfill,
+    BackfillPlan(),
+    "Show which records would be recomputed, and the cost; no table is touched.",
+    "Plan, build, compare; verify what is equal, patch what differs. If killed: `headrace plan apply ID` continues.",
+    recomputes=True,
+)
+_add_kind(
+    replay,
+    ReplayPlan(),
+    "Show which records would be recomputed from which source, and the cost; no table is touched.",
+    f"Plan, build, compare, request approval, patch. {IF_KILLED}",
+    recomputes=True,
+)
+_add_kind(
+    load,
+    LoadPlan(),
+    "Show which files would be loaded, and the cost; each is read once for its checksum, no table is touched.",
+    f"Plan, load, build, compare, request approval, publish. {IF_KILLED}",
+    LoadedDataset,
+)
 
 
 @app.command("draft")
@@ -139,7 +164,6 @@ def draft(
 
     The draft is a folder in the state folder; the dataset's own folder, and its tables, stay as they are.
     """
-
     settings, console = load_settings(), line_console()
     made = draft_release(settings, dataset, since_batch, datetime.now(UTC), replaces=replace)
     if made is None and as_json:
@@ -165,61 +189,8 @@ def draft(
     console.print(f"      cp -r {made.folder}/. {folder}/ && headrace release run --dataset {dataset}")
 
 
-@backfill.command("plan")
-@with_options(BackfillParameters)
-def plan_backfill(dataset: Dataset, json_: AsJson = False, **options: Any) -> None:
-    """Show which records would be recomputed, and the cost; no table is touched."""
-    plan_only(_planner(BackfillPlan(), dataset, options), json_)
-
-
-@backfill.command("run")
-@with_options(BackfillParameters)
-def run_backfill(
-    dataset: Dataset,
-    whole_history: Annotated[bool, WHOLE_HISTORY] = False,
-    yes: Annotated[bool, YES] = False,
-    json_: AsJson = False,
-    **options: Any,
-) -> None:
-    """Plan, build, compare; verify what is equal, patch what differs. If killed: `headrace plan apply ID` continues."""
-    plan_and_run(_planner(BackfillPlan(), dataset, options), yes, json_, _unconfirmed(yes or whole_history))
-
-
-@replay.command("plan")
-@with_options(ReplayParameters)
-def plan_replay(dataset: Dataset, json_: AsJson = False, **options: Any) -> None:
-    """Show which records would be recomputed from which source, and the cost; no table is touched."""
-    plan_only(_planner(ReplayPlan(), dataset, options), json_)
-
-
-@replay.command("run")
-@with_options(ReplayParameters)
-def run_replay(
-    dataset: Dataset,
-    whole_history: Annotated[bool, WHOLE_HISTORY] = False,
-    yes: Annotated[bool, YES] = False,
-    json_: AsJson = False,
-    **options: Any,
-) -> None:
-    """Plan, build, compare, request approval, patch. If it is killed, `headrace plan apply ID` continues."""
-    plan_and_run(_planner(ReplayPlan(), dataset, options), yes, json_, _unconfirmed(yes or whole_history))
-
-
-@load.command("plan")
-@with_options(LoadParameters)
-def plan_load(dataset: LoadedDataset, json_: AsJson = False, **options: Any) -> None:
-    """Show which files would be loaded, and the cost; each is read once for its checksum, no table is touched."""
-    plan_only(_planner(LoadPlan(), dataset, options), json_)
-
-
-@load.command("run")
-@with_options(LoadParameters)
-def run_load(dataset: LoadedDataset, yes: Annotated[bool, YES] = False, json_: AsJson = False, **options: Any) -> None:
-    """Plan, load, build, compare, request approval, publish. If it is killed, `headrace plan apply ID` continues."""
-    plan_and_run(_planner(LoadPlan(), dataset, options), yes, json_)
-
-
-def _planner(kind: PlanKind[Any], dataset: str, options: Mapping[str, Any]) -> Planner:
+def planner(kind: PlanKind[Any], dataset: str, options: Mapping[str, Any]) -> Planner:
+    """Return what plans a change with a command's options."""
     parameters = given(kind.parameters, options)
     return lambda settings: kind.plan(settings, dataset, parameters, current_user(), datetime.now(UTC))
 
@@ -242,114 +213,3 @@ def _unconfirmed(confirmed: bool) -> Refusal:
         raise typer.Exit(FAILED)
 
     return refuse
-
-
-Why = Annotated[str, typer.Option("--why", help="The reason; stored with the decision.")]
-
-
-@rejected_app.command("fix")
-def fix_rejected(
-    dataset: Dataset,
-    partition: Partition,
-    offset: Offset,
-    why: Why,
-    payload: Annotated[str | None, typer.Option(help="The whole record, corrected.")] = None,
-    payload_file: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            readable=True,
-            allow_dash=True,
-            help="A file with the payload; - for standard input.",
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Store a corrected payload for one record, to be validated instead of the original; bronze is unchanged."""
-
-    if (payload is None) == (payload_file is None):
-        raise typer.BadParameter("give one of --payload and --payload-file")
-    data = payload.encode() if payload is not None else _read(payload_file)
-    new = fix(load_settings(), dataset, {(partition, offset): data}, _author(why))
-    if as_json:
-        print_json({"fixed": bool(new), "partition": partition, "offset": offset})
-        return
-    console = Console()
-    console.print("fixed" if new else "the record already has this fix", highlight=False)
-    again = f"--dataset {dataset} --offsets '{{\"{partition}\": [{offset}, {offset + 1}]}}'"
-    console.print(f"next: headrace rejected reinstate {again}", highlight=False, markup=False, soft_wrap=True)
-
-
-@rejected_app.command("discard")
-def discard_rejected(
-    dataset: Dataset,
-    why: Why,
-    reason: Reason = None,
-    column: Column = None,
-    status: Status = None,
-    since: Since = None,
-    until: Until = None,
-    offsets: Offsets = None,
-    yes: Annotated[bool, YES] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Discard records: they stay out of silver even if later code or contracts would accept them."""
-
-    selection = _record_filter(reason, column, status, since, until, offsets)
-    if not approver(yes)(f"Discard these records of {dataset} until they are reinstated?"):
-        raise typer.Exit(FAILED)
-    count = discard(load_settings(), dataset, selection, _author(why))
-    if as_json:
-        print_json({"discarded": count})
-    else:
-        Console().print(f"{count:,} records discarded", highlight=False)
-
-
-@rejected_app.command("reinstate")
-@with_options(ReinstateParameters)
-def reinstate_rejected(
-    dataset: Dataset,
-    reason: Reason = None,
-    column: Column = None,
-    status: Status = None,
-    since: Since = None,
-    until: Until = None,
-    offsets: Offsets = None,
-    yes: Annotated[bool, YES] = False,
-    json_: AsJson = False,
-    **options: Any,
-) -> None:
-    """Validate records again, with their fixes and the published release; valid ones are added to silver.
-
-    It is a plan like any other: built, compared, approved, applied. Discarded records are included only when
-    --status discarded or --offsets names them.
-    """
-
-    selection = _record_filter(reason, column, status, since, until, offsets)
-    plan_and_run(_planner(ReinstatePlan(), dataset, {**options, "records": selection}), yes, json_)
-
-
-def _record_filter(
-    reason: str | None,
-    column: str | None,
-    status: str | None,
-    since: datetime | None,
-    until: datetime | None,
-    offsets: dict[int, tuple[int, int]] | None,
-) -> RejectedFilter:
-    """Return the filter. Raises typer.BadParameter without a condition."""
-
-    options = (reason, column, status, since, until, offsets)
-    if all(each is None for each in options):
-        raise typer.BadParameter("select records with --reason, --column, --status, --from, --to or --offsets")
-    return RejectedFilter(reason, column, None, status, since, until, offsets)
-
-
-def _author(why: str) -> Author:
-    return Author(current_user(), datetime.now(UTC), why)
-
-
-def _read(path: Path | None) -> bytes:
-    assert path is not None
-    return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()

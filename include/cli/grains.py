@@ -84,7 +84,6 @@ def grains(
 
     A grain is verified when a backfill has recomputed it since its last change and found it equal.
     """
-
     if state is not None and state not in STATES:
         raise typer.BadParameter(f"{state!r} is not one of {', '.join(STATES)}", param_hint="--state")
     if rows:

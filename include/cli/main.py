@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -27,14 +30,23 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class LazyCommand:
-    """Where a command is, `module:attribute` (a function or a Typer app), and its line in the list of commands.
+    """Where a command is, `module:attribute` (a function or a Typer app).
 
     `passes_on`: its arguments are those of another program, from the first word on.
     """
 
     target: str
-    summary: str
     passes_on: bool = False
+
+    @property
+    def summary(self) -> str:
+        """The first line of its help, for the list of commands: read from the module's text, which is not imported."""
+        module, attribute = self.target.split(":")
+        found = find_spec(module) if find_spec(module.partition(".")[0]) else None
+        text = Path(found.origin).read_text("utf-8") if found and found.origin else ""
+        in_function = rf'^def {attribute}\(.*?"""(.+?)(?:"""|\n)'
+        match = re.search(rf'{in_function}|^{attribute} = typer\.Typer\([^\n]*help="([^"]+)"', text, re.M | re.S)
+        return (match[1] or match[2]) if match else ""
 
     def load(self, name: str) -> Any:
         """Import the module and return the command (its type is private to Typer)."""
@@ -124,8 +136,16 @@ class CommandStub(TyperCommand):
     """Stands for a command in the list of commands, in suggestions and in completion; loads it to parse arguments."""
 
     def __init__(self, name: str, declared: LazyCommand) -> None:
-        super().__init__(name, help=declared.summary)
+        super().__init__(name)
         self._declared = declared
+
+    @property
+    def help(self) -> str:
+        return self._declared.summary
+
+    @help.setter
+    def help(self, _: object) -> None:
+        """Click sets it to None."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Return the context of the loaded command, so that the stub itself is never invoked."""
@@ -151,145 +171,46 @@ class LazyGroup(TyperGroup):
 
 # Demo, workloads, benchmarks and producers are named only here: nothing in the product imports them.
 COMMANDS = {
-    "demo": LazyCommand(
-        "include.demo.command:demo",
-        "Run the flights of 2013, with injected faults, from Kafka to gold; then queries, score, audit.",
-    ),
-    "demo-change": LazyCommand(
-        "include.demo.change:demo_change",
-        "Change the demo's flights while the feed runs: ship a release, compare, publish, roll back, replay.",
-    ),
-    "demo-workloads": LazyCommand(
-        "workloads.command:demo_workloads",
-        "Run known workloads of stream processors from Kafka to gold, and compare each table with an oracle.",
-    ),
-    "airflow": LazyCommand(
-        "include.cli.up:airflow",
-        "Run a command of Airflow, such as `backfill create …` or `dags list`, with the settings of this state folder.",
-        passes_on=True,
-    ),
-    "bench": LazyCommand(
-        "benchmarks.command:app", "Measure the platform on this machine, in state folders of its own."
-    ),
-    "produce": LazyCommand(
-        "include.producers.command:produce",
-        "Send a feed's events to its topic, optionally with duplicate, late, reordered, corrupt records; or a file's.",
-    ),
-    "new": LazyCommand(
-        "include.cli.folder:new",
-        "Write the folder of a new dataset, inferred from a sample: contract, pipeline, silver.py, gold, a case.",
-    ),
-    "try": LazyCommand(
-        "include.cli.folder:try_sample",
-        "Run a folder's contract, silver.py and gold over sample records: accepted, rejected with reasons, gold rows.",
-    ),
-    "doctor": LazyCommand(
-        "include.cli.up:doctor",
-        "Check Java, Python, jars, ports, disk, memory, settings; exit code 1 when a check fails.",
-    ),
-    "up": LazyCommand(
-        "include.cli.up:up",
-        "Start the broker and the streams under a runner and wait until they work; with --airflow, start Airflow too.",
-    ),
-    "down": LazyCommand(
-        "include.cli.up:down",
-        "Stop Airflow, jobs, streams, broker and runner; or only jobs and streams of DATASETS. Streams finish a batch.",
-    ),
-    "status": LazyCommand(
-        "include.cli.status:status",
-        "Show processes, batches, rates, lag, rows per layer and rejected records by reason.",
-    ),
-    "console": LazyCommand(
-        "include.cli.serving:console",
-        "Serve the console: streams, tables, plans, quality; logged-in users decide on plans. `up` starts it too.",
-    ),
-    "wait": LazyCommand(
-        "include.cli.status:wait",
-        "Wait until everything readable in Kafka is published; exit 1 at the timeout or when waiting cannot help.",
-    ),
-    "query": LazyCommand(
-        "include.cli.query:query",
-        "Query the published tables in SQL (DuckDB, UTC), all pinned to the versions of one publication.",
-    ),
-    "tables": LazyCommand(
-        "include.cli.query:tables",
-        "List the published tables: rows, size, files, version and batch, from their Delta logs.",
-    ),
-    "explain": LazyCommand(
-        "include.cli.origin:explain",
-        "Show the Kafka records behind a row of gold: partitions, offsets and batches, optionally payloads.",
-    ),
-    "lineage": LazyCommand(
-        "include.cli.origin:lineage",
-        "Show the lineage of tables: topic, bronze, silver, rejected and gold of each dataset.",
-    ),
-    "analysis": LazyCommand(
-        "include.cli.quality:analysis_app", "Analyses: iterative and learning jobs over published tables."
-    ),
-    "metrics": LazyCommand(
-        "include.cli.serving:metrics",
-        "Serve metrics of streams, tables, plans, processes for Prometheus; `up` does so with HEADRACE_METRICS=on.",
-    ),
-    "alerts": LazyCommand(
-        "include.cli.serving:alerts",
-        "Evaluate the alert conditions, and deliver each change once: firing, later resolved. Needs no Prometheus.",
-    ),
-    "openlineage": LazyCommand(
-        "include.cli.serving:openlineage",
-        "Send the runs of streams, plans and analyses as OpenLineage events; `up` does so too when a receiver is set.",
-    ),
-    "audit": LazyCommand(
-        "include.cli.audit:audit",
-        "Compare Kafka, bronze, silver, rejected and gold independently. Exit 0 balanced, 1 not, 2 not fully audited.",
-    ),
-    "rejected": LazyCommand(
-        "include.cli.changes:rejected_app", "Records that are not in silver: list, fix, discard, reinstate."
-    ),
-    "contract": LazyCommand(
-        "include.cli.folder:contract_app", "Contracts: check the declared rules of records and tables."
-    ),
-    "quality": LazyCommand("include.cli.quality:app", "Data quality: rule violations, table rules, drift."),
-    "release": LazyCommand("include.cli.changes:app", "Ship a changed dataset folder: build, compare, publish."),
-    "backfill": LazyCommand(
-        "include.cli.changes:backfill", "Recompute the events of a range of time, and verify or patch them."
-    ),
-    "load": LazyCommand("include.cli.changes:load", "Load history from files, beside the stream."),
-    "replay": LazyCommand("include.cli.changes:replay", "Recompute Kafka records, and insert those that bronze lacks."),
-    "plan": LazyCommand("include.cli.plan:app", "Plans: change history, from planning to rollback."),
-    "grains": LazyCommand(
-        "include.cli.grains:grains",
-        "Show which windows and sessions of gold are open (early), closed (on time), corrected or verified.",
-    ),
-    "reference": LazyCommand(
-        "include.cli.folder:reference_app", "Reference tables that events are joined with: list, load."
-    ),
-    "ledger": LazyCommand(
-        "include.cli.upkeep:ledger_app", "The ledger: an index of the Delta commits, batch by batch."
-    ),
-    "maintain": LazyCommand(
-        "include.cli.upkeep:maintain",
-        "Compact all tables, delete old files, releases and plan rows, trim logs; exit 1 when a dataset was skipped.",
-    ),
-    "storage": LazyCommand(
-        "include.cli.upkeep:storage",
-        "Show bytes by dataset, release and table: current files, replaced ones, logs, and what is deleted next.",
-    ),
-    "repair": LazyCommand(
-        "include.cli.upkeep:repair",
-        "Roll back tables that lost commits, replace an unusable checkpoint, rebuild the index of identities.",
-    ),
-    "restore": LazyCommand(
-        "include.cli.upkeep:restore",
-        "Fetch a dataset's published tables from the object store, and continue from there.",
-    ),
-    "settings": LazyCommand(
-        "include.cli.settings:settings",
-        "List every setting: variable, value, where it comes from, default, meaning; exit code 2 when one is invalid.",
-    ),
-    "completion": LazyCommand(
-        "include.cli.main:completion",
-        "Print a script for your shell that completes commands, options, datasets and plans.",
-    ),
+    "demo": LazyCommand("include.demo.command:demo"),
+    "demo-change": LazyCommand("include.demo.change:demo_change"),
+    "demo-workloads": LazyCommand("workloads.command:demo_workloads"),
+    "airflow": LazyCommand("include.cli.up:airflow", passes_on=True),
+    "bench": LazyCommand("benchmarks.command:app"),
+    "produce": LazyCommand("include.producers.command:produce"),
+    "new": LazyCommand("include.cli.folder:new"),
+    "try": LazyCommand("include.cli.folder:try_sample"),
+    "doctor": LazyCommand("include.cli.up:doctor"),
+    "up": LazyCommand("include.cli.up:up"),
+    "down": LazyCommand("include.cli.up:down"),
+    "status": LazyCommand("include.cli.status:status"),
+    "console": LazyCommand("include.cli.serving:console"),
+    "wait": LazyCommand("include.cli.status:wait"),
+    "query": LazyCommand("include.cli.query:query"),
+    "tables": LazyCommand("include.cli.query:tables"),
+    "explain": LazyCommand("include.cli.origin:explain"),
+    "lineage": LazyCommand("include.cli.origin:lineage"),
+    "analysis": LazyCommand("include.cli.quality:analysis_app"),
+    "metrics": LazyCommand("include.cli.serving:metrics"),
+    "alerts": LazyCommand("include.cli.serving:alerts"),
+    "openlineage": LazyCommand("include.cli.serving:openlineage"),
+    "audit": LazyCommand("include.cli.audit:audit"),
+    "rejected": LazyCommand("include.cli.rejected:app"),
+    "contract": LazyCommand("include.cli.folder:contract_app"),
+    "quality": LazyCommand("include.cli.quality:app"),
+    "release": LazyCommand("include.cli.changes:app"),
+    "backfill": LazyCommand("include.cli.changes:backfill"),
+    "load": LazyCommand("include.cli.changes:load"),
+    "replay": LazyCommand("include.cli.changes:replay"),
+    "plan": LazyCommand("include.cli.plan:app"),
+    "grains": LazyCommand("include.cli.grains:grains"),
+    "reference": LazyCommand("include.cli.folder:reference_app"),
+    "ledger": LazyCommand("include.cli.upkeep:ledger_app"),
+    "maintain": LazyCommand("include.cli.upkeep:maintain"),
+    "storage": LazyCommand("include.cli.upkeep:storage"),
+    "repair": LazyCommand("include.cli.upkeep:repair"),
+    "restore": LazyCommand("include.cli.upkeep:restore"),
+    "settings": LazyCommand("include.cli.settings:settings"),
+    "completion": LazyCommand("include.cli.main:completion"),
 }
 
 

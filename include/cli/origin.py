@@ -52,7 +52,6 @@ def explain(
     json_: AsJson = False,
 ) -> None:
     """Show the Kafka records behind a row of gold: partitions, offsets and batches, optionally payloads."""
-
     keys, settings, reading = dict(map(parsed_key, key or ())), load_settings(), pinned()
     found = origin_of(settings, reading, table, keys, records)
     if json_:
@@ -68,7 +67,6 @@ def lineage(
     json_: AsJson = False,
 ) -> None:
     """Show the lineage of tables: topic, bronze, silver, rejected and gold of each dataset."""
-
     settings = load_settings()
     if table is not None:
         _print_columns(table, declared_columns(settings), json_)
@@ -84,7 +82,6 @@ def lineage(
 
 
 def _print_columns(name: str, known: Mapping[str, TableColumns], json_: bool) -> None:
-    """Print the origins of a table's columns, and the fields of the topic that they lead back to."""
     if name not in known:
         remedy = f"declared are: {', '.join(sorted(known)) or 'none'}"
         raise Refused(f"no folder declares a table {name!r}", remedy, code="table-not-declared")

@@ -52,11 +52,6 @@ Planner = Callable[["Settings"], "PlanRecord"]
 Refusal = Callable[["Console", "Settings", "PlanRecord"], None]
 
 
-@app.callback()
-def plan() -> None:
-    """Plans: change history, from planning to rollback."""
-
-
 @app.command("list")
 def list_(
     limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="Show the newest N plans.")] = LISTED,
@@ -64,7 +59,6 @@ def list_(
     json_: AsJson = False,
 ) -> None:
     """List the newest plans and their stages, newest first."""
-
     found = newest_plans(load_settings(), None if every else limit)
     for damaged in found.unreadable:
         line_console(stderr=True).print(str(PlanUnreadable(damaged)))
@@ -82,7 +76,6 @@ def list_(
 @app.command()
 def show(plan: Annotated[str, ID], json_: AsJson = False, details: Annotated[bool, DETAILS] = False) -> None:
     """Show a plan, its events and its comparison."""
-
     settings = load_settings()
     record, comparison = load_plan(settings, plan), load_comparison(settings, plan)
     if json_:
@@ -104,7 +97,6 @@ def show(plan: Annotated[str, ID], json_: AsJson = False, details: Annotated[boo
 @app.command()
 def explain(plan: Annotated[str, ID], json_: AsJson = False) -> None:
     """Show what a plan changes, its predicted cost, and its stages: completed, and to be executed."""
-
     record = load_plan(load_settings(), plan)
     if json_:
         print_json(record_json(record))
@@ -115,7 +107,6 @@ def explain(plan: Annotated[str, ID], json_: AsJson = False) -> None:
 @app.command()
 def approve(plan: Annotated[str, ID], json_: AsJson = False) -> None:
     """Approve the change that the comparison shows; `plan apply` then publishes it."""
-
     _act(plan, json_, plan_stages.approve)
     if not json_:
         wide_console().print(f"next: [bold]headrace plan apply {plan}[/]   (publishes it)", highlight=False)
@@ -134,21 +125,18 @@ def apply(plan: Annotated[str, ID], yes: Annotated[bool, YES] = False, json_: As
 @app.command()
 def cancel(plan: Annotated[str, ID], json_: AsJson = False) -> None:
     """Drop a plan that is not applied, and end its job; nothing of it was ever published."""
-
     _show_stage(end_and_cancel(load_settings(), plan, current_user(), LOCK_WITHIN), json_)
 
 
 @app.command()
 def reject(plan: Annotated[str, ID], json_: AsJson = False) -> None:
     """Reject the change after its comparison."""
-
     _act(plan, json_, plan_stages.reject)
 
 
 @app.command()
 def compare(plan: Annotated[str, ID], json_: AsJson = False) -> None:
     """Build up to the published batch, and compare again."""
-
     settings = load_settings()
     with plan_lock(settings, plan), TerminalReporter(wide_console(stderr=json_), settings) as reporter:
         record = rebuild(settings, load_plan(settings, plan), reporter, current_user())
@@ -159,14 +147,12 @@ def compare(plan: Annotated[str, ID], json_: AsJson = False) -> None:
 @app.command()
 def rollback(plan: Annotated[str, ID], json_: AsJson = False) -> None:
     """Publish the state from before the plan, advanced to the current batch."""
-
     _act(plan, json_, plan_stages.roll_back)
 
 
 @app.command()
 def retire(plan: Annotated[str, ID], json_: AsJson = False) -> None:
     """Stop maintaining the release that is not published; its tables stay."""
-
     _act(plan, json_, plan_stages.retire)
 
 
@@ -181,12 +167,11 @@ def _show_stage(record: PlanRecord, json_: bool) -> None:
     if json_:
         print_json(record_json(record))
     else:
-        _print_stage(wide_console(), record)
+        print_stage(wide_console(), record)
 
 
 def plan_only(planned: Planner, json_: bool) -> None:
     """Create a plan and show it; nothing is executed."""
-
     record = planned(load_settings())
     if json_:
         print_json(record_json(record))
@@ -200,7 +185,6 @@ def plan_only(planned: Planner, json_: bool) -> None:
 
 def plan_and_run(planned: Planner, yes: bool, json_: bool, refuse: Refusal = lambda *_: None) -> None:
     """Create a plan and run all its stages, unless `refuse` ends the command."""
-
     settings = load_settings()
     record = planned(settings)
     console = wide_console(stderr=json_)
@@ -214,7 +198,6 @@ def plan_and_run(planned: Planner, yes: bool, json_: bool, refuse: Refusal = lam
 
 def run_through(console: Console, settings: Settings, record: PlanRecord, approve: Confirm) -> PlanRecord:
     """Run the plan's remaining stages; exit code 1 when it is not approved, 130 after Ctrl-C."""
-
     user, name = current_user(), record.plan.id
     question = f"Publish the result of {record.plan.about} to the readers of {record.plan.dataset}?"
     if not remaining_stages(record):
@@ -249,11 +232,9 @@ class TerminalReporter:
         self._task = self._bar.add_task("", total=None, visible=False)
 
     def __enter__(self) -> TerminalReporter:
-        """Return itself; the bar is removed at the end of the context."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the bar."""
         self._bar.stop()
 
     def begin(self, stage: PlanStage) -> None:
@@ -263,7 +244,6 @@ class TerminalReporter:
             self._bar.start()
 
     def progress(self, facts: Mapping[str, Any]) -> None:
-        """Advance the bar."""
         if "of" in facts:
             self._bar.update(
                 self._task, completed=facts["done"], total=facts["of"], description=f"build: {facts['at']}"
@@ -273,9 +253,8 @@ class TerminalReporter:
 
     def done(self, stage: PlanStage, record: PlanRecord) -> None:
         """Print the completed stage, after the comparison also its tables."""
-
         self._bar.stop()
-        _print_stage(self._console, record)
+        print_stage(self._console, record)
         found = load_comparison(self._settings, record.plan.id) if stage.name == "compare" else None
         if found is not None:
             show_comparison(self._console, found)
@@ -285,7 +264,6 @@ class TerminalReporter:
 
 def show_plan(console: Console, record: PlanRecord) -> None:
     """Print what a plan changes, its predicted cost and its stages."""
-
     p = record.plan
     console.print(f"[bold]{p.id}[/]  {record.stage}: {p.dataset}, {p.about}", highlight=False)
     colours = {"additive": "green", "changed": "yellow", "removed": "red", "incompatible": "red"}
@@ -316,7 +294,8 @@ def _plan_table(records: Sequence[PlanRecord]) -> Table:
     return table_of(("plan", "stage", "about", "planned (UTC)", "by", "verdict"), rows)
 
 
-def _print_stage(console: Console, record: PlanRecord) -> None:
+def print_stage(console: Console, record: PlanRecord) -> None:
+    """Print a plan's stage; of a build or a change of tables also at which batch, and after how long."""
     result = record.events[-1].result
     batch, seconds = getattr(result, "batch", None), getattr(result, "seconds", None)
     at = f" at bronze batch {batch}" if batch is not None else ""

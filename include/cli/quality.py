@@ -37,11 +37,6 @@ app = typer.Typer(no_args_is_help=True, help="Data quality: rule violations, tab
 Dataset = Annotated[str, typer.Option("--dataset", help="The dataset.")]
 
 
-@app.callback()
-def quality() -> None:
-    """Data quality: rule violations, table rules, drift."""
-
-
 @app.command()
 def report(
     dataset: Dataset,
@@ -62,7 +57,6 @@ def report(
 
     Only ingested records count; records that a plan validates again are in the plan's comparison.
     """
-
     settings = load_settings()
     validated_by = release or read_publication(settings, dataset).release
     contract = released_dataset(settings, dataset, validated_by).contract
@@ -97,7 +91,6 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Evaluate the table rules of the published tables; exit 1 when a rule with action hold or fail fails."""
-
     settings = load_settings()
     names = list(publications(settings)) if dataset is None else [dataset]
     found = [validate_published(settings, name, datetime.now(UTC)) for name in names]
@@ -115,7 +108,6 @@ def run(
 @app.command()
 def docs(dataset: Dataset) -> None:
     """Print the path of the page of the last `headrace quality run`."""
-
     page = docs_page(load_settings(), dataset)
     if not page.is_file():
         line_console().print(f"no results yet: headrace quality run --dataset {dataset}")
@@ -130,7 +122,6 @@ def drift(
     as_json: AsJson = False,
 ) -> None:
     """Warn of unknown fields and of columns whose values changed; each warning names the first record."""
-
     settings = load_settings()
     publication = read_publication(settings, dataset)
     contract = released_dataset(settings, dataset, publication.release).contract
@@ -156,7 +147,6 @@ def start_analysis(
     json_: AsJson = False,
 ) -> None:
     """Run an analysis over the published tables, or continue a killed run, and publish its result."""
-
     settings, console = load_settings(), line_console(stderr=True, markup=True)
     declared_dataset(settings, dataset)
     analysis = declared_analysis(settings, dataset, name)
@@ -171,7 +161,6 @@ def start_analysis(
 @analysis_app.command("list")
 def list_analyses(json_: AsJson = False) -> None:
     """List the declared analyses with their last published run."""
-
     settings = load_settings()
     rows = [
         (name, each, published_analyses(settings, name).get(each.name))

@@ -51,7 +51,6 @@ def query(
 
     With --watch, + marks new rows and - marks rows that are gone; json has one object per publication. Ctrl-C ends it.
     """
-
     text = sys.stdin.read() if sql == "-" else sql
     format = Format.json if as_json else format
     if watch:
@@ -113,7 +112,6 @@ def tables(
     ] = None,
 ) -> None:
     """List the published tables: rows, size, files, version and batch, from their Delta logs."""
-
     reading = pinned()
     if duckdb is not None:
         views = write_catalog(reading, duckdb.resolve())
@@ -130,7 +128,6 @@ def tables(
 
 def print_table(found: QueryResult, limit: int) -> None:
     """Print up to `limit` rows as a table with right-aligned numbers, and the row count."""
-
     rows = list(islice(found.rows, limit + 1))
     shown = (map(text_value, row) for row in rows[:limit])
     console = wide_console()
@@ -145,7 +142,6 @@ def _numeric(columns: Sequence[str], types: Sequence[str]) -> set[str]:
 
 def write_json(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]], out: TextIO) -> None:
     """Write rows as a JSON list of objects, one per line; a repeated column name gets a number."""
-
     names = list(_distinct(columns))
     out.write("[")
     for number, row in enumerate(rows):
@@ -156,7 +152,6 @@ def write_json(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]], out: T
 
 def write_csv(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]], out: TextIO) -> None:
     """Write rows as CSV with a header; null is an empty field."""
-
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows([text_value(value) for value in row] for row in rows)

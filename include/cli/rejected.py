@@ -1,19 +1,25 @@
-"""`headrace rejected`: rejected records with reasons, payloads and decisions."""
+"""`headrace rejected`: rejected records with reasons, payloads and decisions; fix, discard, reinstate them."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from datetime import datetime
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from rich.box import HEAVY_HEAD
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from include.change.kind import refuse_unknown_dataset
+from include.change.reinstate import Author, ReinstateParameters, ReinstatePlan, discard, fix
+from include.cli.changes import Dataset, planner, with_options
 from include.cli.main import FAILED
+from include.cli.plan import YES, approver, current_user, plan_and_run
 from include.cli.terminal import AsJson, Offset, Offsets, Partition, print_json, table_of, utc_time, wide_console
 from include.declare.payloads import shown_payload
 from include.declare.writer_schemas import known_schemas
@@ -34,7 +40,7 @@ from include.read.rejected_records import (
 PAYLOAD_WIDTH = 80
 app = typer.Typer(no_args_is_help=True, help="Records that are not in silver: list, fix, discard, reinstate.")
 
-Dataset = Annotated[str | None, typer.Option("--dataset", help="Only this dataset. (default: all)")]
+OneOrAll = Annotated[str | None, typer.Option("--dataset", help="Only this dataset. (default: all)")]
 Reason = Annotated[str | None, typer.Option(help="Only records that broke this rule.")]
 Column = Annotated[str | None, typer.Option(help="Only records in which this column broke a rule.")]
 Status = Annotated[
@@ -50,7 +56,7 @@ Until = Annotated[
 
 @app.command("list")
 def list_rejected(
-    dataset: Dataset = None,
+    dataset: OneOrAll = None,
     reason: Reason = None,
     column: Column = None,
     disposition: Annotated[
@@ -65,7 +71,6 @@ def list_rejected(
     as_json: AsJson = False,
 ) -> None:
     """List rejected records with their reasons and status, newest first, and the start of their payload."""
-
     settings, reading = load_settings(), pinned()
     selection = RejectedFilter(reason, column, disposition, status, since, until, offsets)
     found = [
@@ -80,14 +85,8 @@ def list_rejected(
 
 
 @app.command("show")
-def show_rejected(
-    dataset: Annotated[str, typer.Option("--dataset", help="The dataset.")],
-    partition: Partition,
-    offset: Offset,
-    as_json: AsJson = False,
-) -> None:
+def show_rejected(dataset: Dataset, partition: Partition, offset: Offset, as_json: AsJson = False) -> None:
     """Show one record: original payload, fix, reasons, and all decisions with author, time and reason."""
-
     reading, decided = pinned(), decided_records(load_settings(), dataset)
     _datasets(reading, dataset)
     where = RejectedFilter(offsets={partition: (offset, offset + 1)})
@@ -109,9 +108,8 @@ def show_rejected(
 
 
 @app.command("summary")
-def summarize_rejected(dataset: Dataset = None, as_json: AsJson = False) -> None:
+def summarize_rejected(dataset: OneOrAll = None, as_json: AsJson = False) -> None:
     """Count rejected records by disposition and reason; a record that broke several rules counts under each."""
-
     reading = pinned()
     counts = [
         {"dataset": name, **row}
@@ -172,3 +170,110 @@ def _shown(records: Sequence[RejectedRecord]) -> list[RejectedRecord]:
 def _printable(text: str) -> str:
     """Escape control characters: details quote payloads, which must not control the terminal."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+Why = Annotated[str, typer.Option("--why", help="The reason; stored with the decision.")]
+
+
+@app.command("fix")
+def fix_rejected(
+    dataset: Dataset,
+    partition: Partition,
+    offset: Offset,
+    why: Why,
+    payload: Annotated[str | None, typer.Option(help="The whole record, corrected.")] = None,
+    payload_file: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            readable=True,
+            allow_dash=True,
+            help="A file with the payload; - for standard input.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Store a corrected payload for one record, to be validated instead of the original; bronze is unchanged."""
+    if (payload is None) == (payload_file is None):
+        raise typer.BadParameter("give one of --payload and --payload-file")
+    data = payload.encode() if payload is not None else _read(payload_file)
+    new = fix(load_settings(), dataset, {(partition, offset): data}, _author(why))
+    if as_json:
+        print_json({"fixed": bool(new), "partition": partition, "offset": offset})
+        return
+    console = Console()
+    console.print("fixed" if new else "the record already has this fix", highlight=False)
+    again = f"--dataset {dataset} --offsets '{{\"{partition}\": [{offset}, {offset + 1}]}}'"
+    console.print(f"next: headrace rejected reinstate {again}", highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command("discard")
+def discard_rejected(
+    dataset: Dataset,
+    why: Why,
+    reason: Reason = None,
+    column: Column = None,
+    status: Status = None,
+    since: Since = None,
+    until: Until = None,
+    offsets: Offsets = None,
+    yes: Annotated[bool, YES] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Discard records: they stay out of silver even if later code or contracts would accept them."""
+    selection = _record_filter(reason, column, status, since, until, offsets)
+    if not approver(yes)(f"Discard these records of {dataset} until they are reinstated?"):
+        raise typer.Exit(FAILED)
+    count = discard(load_settings(), dataset, selection, _author(why))
+    if as_json:
+        print_json({"discarded": count})
+    else:
+        Console().print(f"{count:,} records discarded", highlight=False)
+
+
+@app.command("reinstate")
+@with_options(ReinstateParameters)
+def reinstate_rejected(
+    dataset: Dataset,
+    reason: Reason = None,
+    column: Column = None,
+    status: Status = None,
+    since: Since = None,
+    until: Until = None,
+    offsets: Offsets = None,
+    yes: Annotated[bool, YES] = False,
+    json_: AsJson = False,
+    **options: Any,
+) -> None:
+    """Validate records again, with their fixes and the published release; valid ones are added to silver.
+
+    It is a plan like any other: built, compared, approved, applied. Discarded records are included only when
+    --status discarded or --offsets names them.
+    """
+    selection = _record_filter(reason, column, status, since, until, offsets)
+    plan_and_run(planner(ReinstatePlan(), dataset, {**options, "records": selection}), yes, json_)
+
+
+def _record_filter(
+    reason: str | None,
+    column: str | None,
+    status: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    offsets: dict[int, tuple[int, int]] | None,
+) -> RejectedFilter:
+    """Return the filter. Raises typer.BadParameter without a condition."""
+    options = (reason, column, status, since, until, offsets)
+    if all(each is None for each in options):
+        raise typer.BadParameter("select records with --reason, --column, --status, --from, --to or --offsets")
+    return RejectedFilter(reason, column, None, status, since, until, offsets)
+
+
+def _author(why: str) -> Author:
+    return Author(current_user(), datetime.now(UTC), why)
+
+
+def _read(path: Path | None) -> bytes:
+    assert path is not None
+    return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()

@@ -28,7 +28,6 @@ def console(
     ] = None,
 ) -> None:
     """Serve the console: streams, tables, plans, quality; logged-in users decide on plans. `up` starts it too."""
-
     settings = load_settings()
     if add_user is not None:
         _add_user(settings, add_user)
@@ -137,7 +136,6 @@ def openlineage(
 
     The receiver is HEADRACE_OPENLINEAGE_URL, for instance Marquez, or a file, file:///path.
     """
-
     settings, console = load_settings(), Console(soft_wrap=True)
     show = partial(console.print, highlight=False, markup=False)
     if export is not None:

@@ -43,7 +43,6 @@ def settings(
 
 
 def _profiles_table() -> Table:
-    """Return what each profile sets, and why."""
     defaults = {info.name: info.default for info in list_settings({})}
 
     def values(knob: Knob) -> tuple[str, ...]:

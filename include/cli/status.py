@@ -49,7 +49,6 @@ def status(
     check: Annotated[bool, typer.Option(help="Exit 1 when a process is neither running nor asleep.")] = False,
 ) -> None:
     """Show processes, batches, rates, lag, rows per layer and rejected records by reason."""
-
     settings = load_settings()
     ledger = open_reader(settings)
     progress = observe_progress(settings, ledger)
@@ -359,7 +358,6 @@ def wait(
 
 def await_caught_up(settings: Settings, datasets: list[str], timeout: float, as_json: bool = False) -> float:
     """Return the seconds until everything was published in two observations in a row; else Exit(1) with the backlog."""
-
     started, before = time.monotonic(), None
     while True:
         observed, elapsed = observe_catch_up(settings, datasets), time.monotonic() - started

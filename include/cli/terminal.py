@@ -179,5 +179,4 @@ def _show_differences(console: Console, tables: Sequence[TableView], *, details:
 
 
 def _shortened(line: str, width: int) -> str:
-    """Return a line that fits the terminal."""
     return line if len(line) <= width else f"{line[: width - 1]}…"

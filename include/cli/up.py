@@ -56,7 +56,6 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """Start the broker and the streams under a runner and wait until they work; with --airflow, start Airflow too."""
-
     if no_streams and datasets:
         raise typer.BadParameter("either datasets, or --no-streams")
     if airflow:
@@ -98,7 +97,6 @@ def show_page(console: Console, name: str, status: ProcessStatus) -> None:
 
 def start_airflow(settings: Settings, console: Console) -> None:
     """Start Airflow, wait until it is healthy, print the login; exit 1 with the end of its log."""
-
     try:
         run = up_airflow(settings, lambda line: print_progress(console, line))
     except AirflowNotStarted as error:
@@ -113,7 +111,6 @@ def down(
     as_json: AsJson = False,
 ) -> None:
     """Stop Airflow, jobs, streams, broker and runner; or only jobs and streams of DATASETS. Streams finish a batch."""
-
     settings, console = load_settings(), wide_console(stderr=as_json)
     airflow = not datasets and down_airflow(settings, lambda line: print_progress(console, line))
     jobs = observe_jobs(settings)
@@ -145,7 +142,6 @@ COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 def doctor(as_json: AsJson = False) -> None:
     """Check Java, Python, jars, ports, disk, memory, settings; exit code 1 when a check fails."""
-
     findings = run_checks()
     passed = all(finding.verdict is not Verdict.FAIL for finding in findings)
     if as_json:

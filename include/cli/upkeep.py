@@ -37,7 +37,6 @@ def maintain(
 
     The stream does it between two runs; without a stream a separate job does. Skipped while a plan is open.
     """
-
     settings = load_settings()
     done: list[TableMaintenance] = []
     ended: list[EndedData] = []
@@ -86,7 +85,6 @@ def storage(
 
     Unused data is kept for the `retention` of pipeline.yaml or derived.yaml; then the stream deletes it (`next`).
     """
-
     parts = disk_use(load_settings(), dataset)
     if as_json:
         rows = [asdict(use.part) | {name: getattr(use, name) for name in COUNTS} for use in parts]
@@ -124,7 +122,6 @@ def repair(
     --accept-loss the next commit of bronze names the lost offsets, and audit and status show them. The stream executes
     --identities between two runs; without a stream a job does. Exit 0: undamaged or repaired; 1: damaged; 2: refused.
     """
-
     if yes and dry_run:
         raise typer.BadParameter("--yes and --dry-run exclude each other")
     settings = load_settings()
@@ -169,7 +166,6 @@ def restore(
     moved away, the ledger is rebuilt, and the stream continues where the restored bronze ends. Exit 0: restored;
     1: declined; 2: refused.
     """
-
     settings = load_settings()
     require_declared(settings, dataset)
     # Leases and checkpoints are the data plane's, which the control plane must not import: run it as a process.
@@ -186,7 +182,6 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show the last batches with their offset ranges."""
-
     settings = load_settings()
     if dataset is not None:
         declared_dataset(settings, dataset)
@@ -208,7 +203,6 @@ def show(
 @ledger_app.command()
 def rebuild(as_json: AsJson = False) -> None:
     """Rebuild the ledger from the Delta logs and compare it with the old one."""
-
     console = line_console(markup=True, stderr=as_json)
     with console.status("reading every commit of every table"):
         rebuilt = rebuild_ledger(load_settings())
