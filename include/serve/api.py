@@ -10,12 +10,12 @@ import hmac
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, HTTPException, Request
+from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import JSONResponse
 
 from include.change.comparison_view import comparison_markdown
@@ -57,7 +57,7 @@ from include.serve.forms import (
     declarations,
 )
 from include.serve.health import current_breaches, end_of_watch, health_line, stream_health
-from include.serve.pages import console_of
+from include.serve.pages import address_of, console_of
 from include.serve.plans import DECISIONS
 from include.serve.work import (
     RemoteWork,
@@ -117,11 +117,49 @@ def _refused(status: int, why: str) -> JSONResponse:
 routes = APIRouter(prefix=PREFIX)
 
 
-def actor(request: Request, claimed: str) -> str:
-    """Return who acts: for another's token the name of its file, since a client may claim anything about itself."""
-    path = request.state.token
-    is_ours = path == api_token_path(console_of(request).settings)
-    return claimed if is_ours else f"token {path.name} on behalf of {claimed}"
+@dataclass(frozen=True)
+class Caller:
+    """A client with a token, and what the routes need to answer it."""
+
+    settings: Settings
+    work: RemoteWork
+    token: Path
+    address: str
+
+    def named(self, claimed: str) -> str:
+        """Return who acts: for another's token the name of its file, since a client may claim anything about itself."""
+        is_ours = self.token == api_token_path(self.settings)
+        return claimed if is_ours else f"token {self.token.name} on behalf of {claimed}"
+
+    def logged(self, what: str, about: str, by: str) -> AbstractContextManager[None]:
+        return logged_action(self.settings, self.named(by), self.address, what, about)
+
+    def begun(
+        self, what: str, about: str, by: str, execute: Callable[[Report], Mapping[str, Any]], key: str = ""
+    ) -> Mapping[str, Any]:
+        """Begin a piece of work, and return its key, which is what it does unless given."""
+
+        def logged(report: Report) -> Mapping[str, Any]:
+            with self.logged(what, about, by):
+                return execute(report)
+
+        key = key or f"{what} {about}"
+        self.work.begin(key, logged)
+        return {"work": key}
+
+    def planned(self, kind: PlanKind[Given], body: PlanBody[Any], parameters: Callable[[], Given]) -> Mapping[str, Any]:
+        settings, by = self.settings, self.named(body.by)
+        with self.logged(kind.name, body.dataset, body.by):
+            record = kind.plan(settings, body.dataset, parameters(), by, datetime.now(UTC), body.origin)
+        return {**plan_json(settings, record), "explanation": list(explanation(record))}
+
+
+def caller_of(request: Request) -> Caller:
+    """Return who asks; `token_refusal` has let the request pass."""
+    return Caller(console_of(request).settings, request.app.state.work, request.state.token, address_of(request))
+
+
+From = Annotated[Caller, Depends(caller_of)]
 
 
 def require_run(dataset: str, run: str) -> None:
@@ -149,21 +187,21 @@ def wrong_body(errors: Sequence[Any]) -> JSONResponse:
 
 
 @routes.get("/declarations")
-def get_declarations(request: Request) -> Mapping[str, Any]:
+def get_declarations(caller: From) -> Mapping[str, Any]:
     """Return the datasets, their tables and analyses, and the forms of DAGs."""
-    return declarations(console_of(request).settings)
+    return declarations(caller.settings)
 
 
 @routes.get("/console")
-def get_console(request: Request) -> Mapping[str, Any]:
+def get_console(caller: From) -> Mapping[str, Any]:
     """Return where browsers reach the console, "" when it is where this API is."""
-    return {"page": console_of(request).settings.console_url}
+    return {"page": caller.settings.console_url}
 
 
 @routes.post("/failures")
-def post_failure(request: Request, body: FailureBody) -> Mapping[str, Any]:
+def post_failure(caller: From, body: FailureBody) -> Mapping[str, Any]:
     """Append a failed task to the state folder's log as one JSON line, so that it is found without Airflow."""
-    path = log_path(console_of(request).settings, FAILURES)
+    path = log_path(caller.settings, FAILURES)
     facts = {"run": body.by, "task": body.task, "try": body.attempt, "error": mask_secrets(body.error)[:2000]}
     # A full disk must not hide the error that the task failed with.
     with suppress(OSError):
@@ -174,28 +212,26 @@ def post_failure(request: Request, body: FailureBody) -> Mapping[str, Any]:
 
 
 @routes.put("/streams/{dataset}")
-def put_stream(request: Request, dataset: DatasetName, body: StreamBody) -> Mapping[str, Any]:
+def put_stream(caller: From, dataset: DatasetName, body: StreamBody) -> Mapping[str, Any]:
     """Request a stream for a run of its DAG."""
     require_run(dataset, body.by)
-    with _logged(request, "request", dataset, body.by):
-        desired = request_stream(console_of(request).settings, dataset, body.by)
+    with caller.logged("request", dataset, body.by):
+        desired = request_stream(caller.settings, dataset, body.by)
     return {"since": desired.since.isoformat()}
 
 
 @routes.delete("/streams/{dataset}")
-def delete_stream(
-    request: Request, dataset: DatasetName, by: Behalf, since: datetime | None = None
-) -> Mapping[str, Any]:
+def delete_stream(caller: From, dataset: DatasetName, by: Behalf, since: datetime | None = None) -> Mapping[str, Any]:
     """Release the stream that a run requested, at `since` if given, unless somebody requested it since."""
     require_run(dataset, by)
-    with _logged(request, "release", dataset, by):
-        return {"released": release_of_run(console_of(request).settings, dataset, by, since)}
+    with caller.logged("release", dataset, by):
+        return {"released": release_of_run(caller.settings, dataset, by, since)}
 
 
 @routes.get("/streams/{dataset}")
-def get_stream(request: Request, dataset: DatasetName, lag_seconds: float) -> Mapping[str, Any]:
+def get_stream(caller: From, dataset: DatasetName, lag_seconds: float) -> Mapping[str, Any]:
     """Return a stream's health as a line, what breaches the level now, and what ends a watch at once."""
-    health = stream_health(console_of(request).settings, dataset)
+    health = stream_health(caller.settings, dataset)
     ended = end_of_watch(health)
     return {
         "line": health_line(health),
@@ -206,26 +242,25 @@ def get_stream(request: Request, dataset: DatasetName, lag_seconds: float) -> Ma
 
 
 @routes.get("/datasets/{dataset}/complete-days")
-def get_complete_days(request: Request, dataset: DatasetName, after: date | None = None) -> Mapping[str, Any]:
+def get_complete_days(caller: From, dataset: DatasetName, after: date | None = None) -> Mapping[str, Any]:
     """Return the days of a dataset that are complete; `days` is null before the first watermark."""
-    settings = console_of(request).settings
-    watermark = stream_health(settings, dataset).watermark
+    watermark = stream_health(caller.settings, dataset).watermark
     if watermark is None:
         return {"days": None}
-    return {"days": [str(day) for day in complete_days(after, watermark, published_windows(settings, dataset))]}
+    return {"days": [str(day) for day in complete_days(after, watermark, published_windows(caller.settings, dataset))]}
 
 
 @routes.get("/datasets/{dataset}/rule-results")
-def get_rule_results(request: Request, dataset: DatasetName) -> Mapping[str, Any]:
+def get_rule_results(caller: From, dataset: DatasetName) -> Mapping[str, Any]:
     """Return the name of the page with a dataset's last rule results, "" when there is none."""
-    page = docs_page(console_of(request).settings, dataset)
+    page = docs_page(caller.settings, dataset)
     return {"page": page.name if page.is_file() else ""}
 
 
 @routes.get("/datasets/{dataset}/rule-results/{page:path}")
-def get_rule_results_page(request: Request, dataset: DatasetName, page: str) -> Mapping[str, Any]:
+def get_rule_results_page(caller: From, dataset: DatasetName, page: str) -> Mapping[str, Any]:
     """Return a page of a dataset's rule results; 404 for any other path."""
-    site = docs_path(console_of(request).settings, dataset).resolve()
+    site = docs_path(caller.settings, dataset).resolve()
     path = Path(site, page.replace("\0", "")).resolve()
     if not path.is_relative_to(site) or not path.is_file():
         raise HTTPException(404, f"rule results of {dataset} have no such page; headrace quality run writes them")
@@ -233,16 +268,16 @@ def get_rule_results_page(request: Request, dataset: DatasetName, page: str) -> 
 
 
 @routes.post("/backfills")
-def post_backfill(request: Request, body: BackfillBody) -> Mapping[str, Any]:
+def post_backfill(caller: From, body: BackfillBody) -> Mapping[str, Any]:
     """Plan a backfill; 409 with the plan in the way, or when no event is published in the range."""
-    settings, given = console_of(request).settings, body.parameters
+    settings, given = caller.settings, body.parameters
 
     def of_range_or_day() -> BackfillParameters:
         if given.start and given.end:
             return given.plan(given.start, given.end)
         return given.plan(*day_range(published_windows(settings, body.dataset), _day(body.partition)))
 
-    return _planned(request, BackfillPlan(), body, of_range_or_day)
+    return caller.planned(BackfillPlan(), body, of_range_or_day)
 
 
 def _day(partition: str) -> date:
@@ -259,50 +294,40 @@ def _day(partition: str) -> date:
 
 
 @routes.post("/replays")
-def post_replay(request: Request, body: PlanBody[ReplayParameters]) -> Mapping[str, Any]:
+def post_replay(caller: From, body: PlanBody[ReplayParameters]) -> Mapping[str, Any]:
     """Plan a replay; 409 with the plan in the way."""
-    return _planned(request, ReplayPlan(), body, lambda: body.parameters)
+    return caller.planned(ReplayPlan(), body, lambda: body.parameters)
 
 
 @routes.post("/loads")
-def post_load(request: Request, body: PlanBody[LoadParameters]) -> Mapping[str, Any]:
+def post_load(caller: From, body: PlanBody[LoadParameters]) -> Mapping[str, Any]:
     """Plan to load files of a store or of HEADRACE_FILES; 409 with the plan in the way, or when a file comes twice."""
-    settings, given = console_of(request).settings, body.parameters
+    settings, given = caller.settings, body.parameters
 
     def within_folder() -> LoadParameters:
         return given.model_copy(update={"files": [file_within(settings, pattern) for pattern in given.files]})
 
-    return _planned(request, LoadPlan(), body, within_folder)
+    return caller.planned(LoadPlan(), body, within_folder)
 
 
 @routes.post("/releases")
-def post_release(request: Request, body: PlanBody[ReleaseParameters]) -> Mapping[str, Any]:
+def post_release(caller: From, body: PlanBody[ReleaseParameters]) -> Mapping[str, Any]:
     """Plan a release of the dataset's folder here; 409 when it has not changed, or with the plan in the way."""
-    return _planned(request, ReleasePlan(), body, lambda: body.parameters)
-
-
-def _planned(
-    request: Request, kind: PlanKind[Given], body: PlanBody[Any], parameters: Callable[[], Given]
-) -> Mapping[str, Any]:
-    settings, by = console_of(request).settings, actor(request, body.by)
-    with _logged(request, kind.name, body.dataset, body.by):
-        record = kind.plan(settings, body.dataset, parameters(), by, datetime.now(UTC), body.origin)
-    return {**plan_json(settings, record), "explanation": list(explanation(record))}
+    return caller.planned(ReleasePlan(), body, lambda: body.parameters)
 
 
 @routes.post("/ended-runs")
-def post_ended_run(request: Request, body: EndedRunBody) -> Mapping[str, Any]:
+def post_ended_run(caller: From, body: EndedRunBody) -> Mapping[str, Any]:
     """Cancel the plan of a run that has ended, if it is still open; what it has moved is moved back.
 
     A plan that is being created when its run is ended is waited for, and one whose creation waits is not created:
     nobody would continue it.
     """
-    settings = console_of(request).settings
-    record = plan_of_ended_run(settings, body.origin, datetime.now(UTC))
+    record = plan_of_ended_run(caller.settings, body.origin, datetime.now(UTC))
     was_open = record is not None and record.is_open
     if record is not None and was_open:
-        with _logged(request, "cancel", record.plan.id, body.by):
-            record = end_and_cancel(settings, record.plan.id, actor(request, body.by), CANCEL_WITHIN)
+        with caller.logged("cancel", record.plan.id, body.by):
+            record = end_and_cancel(caller.settings, record.plan.id, caller.named(body.by), CANCEL_WITHIN)
     return {
         "plan": record.plan.id if record else None,
         "stage": record.stage if record else None,
@@ -311,135 +336,110 @@ def post_ended_run(request: Request, body: EndedRunBody) -> Mapping[str, Any]:
 
 
 @routes.get("/plans")
-def get_plan_of_run(request: Request, origin: Behalf) -> Mapping[str, Any]:
+def get_plan_of_run(caller: From, origin: Behalf) -> Mapping[str, Any]:
     """Return the plan of a run of Airflow; 404 when it has none."""
-    settings = console_of(request).settings
-    record = find_plan(settings, origin)
+    record = find_plan(caller.settings, origin)
     if record is None:
         raise HTTPException(404, f"run {origin} has no plan")
-    return plan_json(settings, record)
+    return plan_json(caller.settings, record)
 
 
 @routes.get("/plans/{plan}")
-def get_plan(request: Request, plan: str) -> Mapping[str, Any]:
+def get_plan(caller: From, plan: str) -> Mapping[str, Any]:
     """Return a plan's stage and its comparison."""
-    settings = console_of(request).settings
-    return plan_json(settings, load_plan(settings, plan))
+    return plan_json(caller.settings, load_plan(caller.settings, plan))
 
 
 @routes.get("/plans/{plan}/page")
-def get_comparison_page(request: Request, plan: str) -> Mapping[str, Any]:
+def get_comparison_page(caller: From, plan: str) -> Mapping[str, Any]:
     """Return the page of a plan's comparison; 404 for a plan without one."""
-    settings = console_of(request).settings
-    path = comparison_path(settings, load_plan(settings, plan).plan.id, "html")
+    path = comparison_path(caller.settings, load_plan(caller.settings, plan).plan.id, "html")
     if not path.is_file():
         raise HTTPException(404, f"plan {plan} is not compared yet, or its comparison was removed (retention.plans)")
     return {"html": path.read_text("utf-8")}
 
 
 @routes.post("/plans/{plan}/run", status_code=202)
-def run(request: Request, plan: str, body: RunBody) -> Mapping[str, Any]:
+def run(caller: From, plan: str, body: RunBody) -> Mapping[str, Any]:
     """Run a plan's stages in the background."""
-    settings, by = console_of(request).settings, actor(request, body.by)
+    settings, by = caller.settings, caller.named(body.by)
     load_plan(settings, plan)
     key = f"run {plan} {body.upto}"
-    return _begun(request, "run", plan, body, lambda report: run_stages(settings, plan, body.upto, by, report), key)
+    return caller.begun("run", plan, body.by, lambda report: run_stages(settings, plan, body.upto, by, report), key)
 
 
 @routes.post("/plans/{plan}/approve-by-policy")
-def approve_by_policy(request: Request, plan: str, body: Body) -> Mapping[str, Any]:
+def approve_by_policy(caller: From, plan: str, body: Body) -> Mapping[str, Any]:
     """Approve a plan if its threshold allows it; else it stays compared. Refused when a rule holds it."""
-    settings = console_of(request).settings
-    with _logged(request, "approve by policy", plan, body.by):
-        record = approve_within_threshold(settings, plan, actor(request, body.by))
-    return plan_json(settings, record)
+    with caller.logged("approve by policy", plan, body.by):
+        record = approve_within_threshold(caller.settings, plan, caller.named(body.by))
+    return plan_json(caller.settings, record)
 
 
 @routes.post("/plans/{plan}/{decision}")
-def decide(request: Request, plan: str, decision: str, body: Body) -> Mapping[str, Any]:
+def decide(caller: From, plan: str, decision: str, body: Body) -> Mapping[str, Any]:
     """Approve, reject or cancel a plan."""
-    settings = console_of(request).settings
     if decision not in ("approve", "reject", "cancel"):
         raise HTTPException(404, f"there is no decision {decision[:40]!r}")
-    with _logged(request, decision, plan, body.by):
-        record = DECISIONS[decision].decide(settings, plan, actor(request, body.by))
-    return plan_json(settings, record)
+    with caller.logged(decision, plan, body.by):
+        record = DECISIONS[decision].decide(caller.settings, plan, caller.named(body.by))
+    return plan_json(caller.settings, record)
 
 
 @routes.post("/audits", status_code=202)
-def post_audit(request: Request, body: AuditBody) -> Mapping[str, Any]:
+def post_audit(caller: From, body: AuditBody) -> Mapping[str, Any]:
     """Begin an audit."""
-    settings = console_of(request).settings
-    return _begun(request, "audit", body.by, body, lambda report: run_audit(settings, body.parameters, report))
+    return caller.begun("audit", body.by, body.by, lambda report: run_audit(caller.settings, body.parameters, report))
 
 
 @routes.post("/validations", status_code=202)
-def post_validation(request: Request, body: DatasetBody) -> Mapping[str, Any]:
+def post_validation(caller: From, body: DatasetBody) -> Mapping[str, Any]:
     """Begin to validate a dataset's published tables."""
-    settings = console_of(request).settings
-    return _begun(request, "validate", body.dataset, body, lambda _: validate(settings, body.dataset))
+    return caller.begun("validate", body.dataset, body.by, lambda _: validate(caller.settings, body.dataset))
 
 
 @routes.post("/maintenance", status_code=202)
-def post_maintenance(request: Request, body: DatasetBody) -> Mapping[str, Any]:
+def post_maintenance(caller: From, body: DatasetBody) -> Mapping[str, Any]:
     """Begin to compact a dataset's tables."""
-    settings = console_of(request).settings
-    return _begun(request, "maintain", body.dataset, body, lambda report: maintain(settings, body.dataset, report))
+    settings, dataset = caller.settings, body.dataset
+    return caller.begun("maintain", dataset, body.by, lambda report: maintain(settings, dataset, report))
 
 
 @routes.post("/log-trims", status_code=202)
-def post_log_trim(request: Request, body: Body) -> Mapping[str, Any]:
+def post_log_trim(caller: From, body: Body) -> Mapping[str, Any]:
     """Begin to trim logs."""
-    settings = console_of(request).settings
-    return _begun(request, "trim logs", "all", body, lambda _: trim(settings))
+    return caller.begun("trim logs", "all", body.by, lambda _: trim(caller.settings))
 
 
 @routes.post("/analyses", status_code=202)
-def post_analysis(request: Request, body: AnalysisBody) -> Mapping[str, Any]:
+def post_analysis(caller: From, body: AnalysisBody) -> Mapping[str, Any]:
     """Begin a run of an analysis."""
-    settings, dataset, name = console_of(request).settings, body.dataset, body.analysis
+    settings, dataset, name = caller.settings, body.dataset, body.analysis
 
     def execute(report: Report) -> Mapping[str, Any]:
         return run_declared_analysis(settings, dataset, name, report)
 
-    return _begun(request, "analysis", f"{dataset}.{name}", body, execute)
+    return caller.begun("analysis", f"{dataset}.{name}", body.by, execute)
 
 
 @routes.post("/rollbacks", status_code=202)
-def post_rollback(request: Request, body: RollbackBody) -> Mapping[str, Any]:
+def post_rollback(caller: From, body: RollbackBody) -> Mapping[str, Any]:
     """Begin to roll back a plan: the named one, else the one that the same run rolled back, else the last one."""
-    settings, by = console_of(request).settings, f"{actor(request, body.by)} ({body.origin})"
+    settings, by = caller.settings, f"{caller.named(body.by)} ({body.origin})"
 
     def execute(_: Report) -> Mapping[str, Any]:
         return roll_back_plan(settings, body.dataset, body.parameters.plan, by)
 
-    return _begun(request, "rollback", body.dataset, body, execute, f"rollback {body.origin}")
+    return caller.begun("rollback", body.dataset, body.by, execute, f"rollback {body.origin}")
 
 
 @routes.get("/work")
-def get_work(request: Request, key: WorkKey) -> Mapping[str, Any]:
+def get_work(caller: From, key: WorkKey) -> Mapping[str, Any]:
     """Return how far a piece of work is; 404 when this process does not know it, as after a restart."""
-    state = _work(request).state(key)
+    state = caller.work.state(key)
     if state is None:
         raise HTTPException(404, f"work {key[:80]!r} is not known; begin it again")
     return asdict(state)
-
-
-def _begun(
-    request: Request,
-    what: str,
-    about: str,
-    body: Body,
-    execute: Callable[[Report], Mapping[str, Any]],
-    key: str = "",
-) -> Mapping[str, Any]:
-    def logged(report: Report) -> Mapping[str, Any]:
-        with _logged(request, what, about, body.by):
-            return execute(report)
-
-    key = key or f"{what} {about}"
-    _work(request).begin(key, logged)
-    return {"work": key}
 
 
 def plan_json(settings: Settings, record: PlanRecord) -> Mapping[str, Any]:
@@ -457,13 +457,3 @@ def plan_json(settings: Settings, record: PlanRecord) -> Mapping[str, Any]:
         "comparison": comparison_markdown(comparison) if comparison else "",
         "has_page": comparison_path(settings, record.plan.id, "html").is_file(),
     }
-
-
-def _work(request: Request) -> RemoteWork:
-    found: RemoteWork = request.app.state.work
-    return found
-
-
-def _logged(request: Request, what: str, about: str, by: str) -> AbstractContextManager[None]:
-    address = request.client.host if request.client else ""
-    return logged_action(console_of(request).settings, actor(request, by), address, what, about)

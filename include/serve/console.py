@@ -47,7 +47,6 @@ class RequestGuard:
         self.application = application
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        """Answer a request that is refused, pass on any other."""
         if scope["type"] != "http":
             await self.application(scope, receive, send)
             return

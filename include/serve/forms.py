@@ -41,7 +41,6 @@ class BackfillRun(SliceParameters):
     """A backfill; without a range of event time, of the day of the run's partition."""
 
     def plan(self, since: datetime, until: datetime) -> BackfillParameters:
-        """Return the plan's parameters for the range [since, until)."""
         return BackfillParameters(**{**dict(self), "start": since, "end": until})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +11,7 @@ from include.declare.dataset import DatasetUnknown
 from include.declare.derived_dataset import all_dataset_names, derived_names
 from include.declare.event_times import utc_text
 from include.ground.settings import Settings
-from include.observe.ledger_reader import DatasetTotals, open_reader
+from include.observe.ledger_reader import DatasetTotals, LedgerReader, open_reader
 from include.observe.processes import observe_process, observe_stream
 from include.observe.progress import derived_progress, observe_dataset, totals_of, value_or_note
 from include.state.process_states import RUNNER, ProcessState, ProcessStatus
@@ -50,72 +49,49 @@ class StreamHealth:
 FIGURES = ("batch", "lag_records", "lag_seconds", "watermark", "rejected_share", "sources_behind")
 
 
-def stream_health(settings: Settings, dataset: str) -> StreamHealth:
-    """Return the health of a dataset's stream; repeated calls should use an observer. Raises DatasetUnknown."""
-    return observer_of(settings, dataset).observe()
+def stream_health(settings: Settings, dataset: str, ledger: LedgerReader | None = None) -> StreamHealth:
+    """Return the health of a dataset's stream. Repeated calls with one `ledger` read its new runs alone.
 
-
-class HealthObserver(ABC):
-    """Observes one stream repeatedly."""
-
-    def __init__(self, settings: Settings, dataset: str) -> None:
-        self.settings, self.dataset = settings, dataset
-
-    def observe(self) -> StreamHealth:
-        notes = list[str]()
-        desired = value_or_note(notes, lambda: desired_stream(self.settings, self.dataset))
-        process = observe_stream(self.settings, self.dataset)
-        unknown: dict[str, Any] = dict.fromkeys(FIGURES)
-        return StreamHealth(
-            dataset=self.dataset,
-            desired=desired is not None and desired.desired,
-            requested_by=desired.by if desired else None,
-            state=process.state,
-            reason=process.detail,
-            runner=observe_process(self.settings, RUNNER).state,
-            **(unknown | self._figures(process, notes)),
-            notes=tuple(dict.fromkeys(notes)),
-        )
-
-    @abstractmethod
-    def _figures(self, process: ProcessStatus, notes: list[str]) -> dict[str, Any]: ...
-
-
-def observer_of(settings: Settings, dataset: str) -> HealthObserver:
-    """Return the observer of a dataset's stream, derived or not. Raises DatasetUnknown."""
+    Raises DatasetUnknown.
+    """
     if dataset not in (known := all_dataset_names(settings)):
         raise DatasetUnknown(dataset, known)
-    return (DerivedObserver if dataset in derived_names(settings) else StreamObserver)(settings, dataset)
+    notes, process = list[str](), observe_stream(settings, dataset)
+    desired = value_or_note(notes, lambda: desired_stream(settings, dataset))
+    if dataset in derived_names(settings):
+        figures = _derived_figures(settings, dataset, process, notes)
+    else:
+        figures = _topic_figures(settings, dataset, process, notes, ledger or open_reader(settings))
+    return StreamHealth(
+        dataset=dataset,
+        desired=desired is not None and desired.desired,
+        requested_by=desired.by if desired else None,
+        state=process.state,
+        reason=process.detail,
+        runner=observe_process(settings, RUNNER).state,
+        **(dict.fromkeys(FIGURES) | figures),
+        notes=tuple(dict.fromkeys(notes)),
+    )
 
 
-class DerivedObserver(HealthObserver):
-    """Observes the driver of a derived dataset, which has no topic and no watermark."""
-
-    def _figures(self, process: ProcessStatus, notes: list[str]) -> dict[str, Any]:
-        found = value_or_note(notes, lambda: derived_progress(self.settings, self.dataset, process))
-        if found is None:
-            return {}
-        return {"batch": found.run, "lag_seconds": found.seconds, "sources_behind": found.behind}
+def _derived_figures(settings: Settings, dataset: str, process: ProcessStatus, notes: list[str]) -> dict[str, Any]:
+    found = value_or_note(notes, lambda: derived_progress(settings, dataset, process))
+    return {"batch": found.run, "lag_seconds": found.seconds, "sources_behind": found.behind} if found else {}
 
 
-class StreamObserver(HealthObserver):
-    """Observes the stream of a topic; each observation reads only the ledger's new runs."""
-
-    def __init__(self, settings: Settings, dataset: str) -> None:
-        super().__init__(settings, dataset)
-        self._ledger = open_reader(settings)
-
-    def _figures(self, process: ProcessStatus, notes: list[str]) -> dict[str, Any]:
-        totals = totals_of(value_or_note(notes, self._ledger.totals), self.dataset)
-        bootstrap = value_or_note(notes, lambda: bootstrap_servers(self.settings))
-        found = observe_dataset(self.settings, self.dataset, process, totals, bootstrap, notes, self._ledger)
-        return {
-            "batch": found.batches.published,
-            "lag_records": found.lag.offsets,
-            "lag_seconds": found.lag.seconds,
-            "watermark": found.watermark.watermark if found.watermark else None,
-            "rejected_share": rejected_share(found.release, totals),
-        }
+def _topic_figures(
+    settings: Settings, dataset: str, process: ProcessStatus, notes: list[str], ledger: LedgerReader
+) -> dict[str, Any]:
+    totals = totals_of(value_or_note(notes, ledger.totals), dataset)
+    bootstrap = value_or_note(notes, lambda: bootstrap_servers(settings))
+    found = observe_dataset(settings, dataset, process, totals, bootstrap, notes, ledger)
+    return {
+        "batch": found.batches.published,
+        "lag_records": found.lag.offsets,
+        "lag_seconds": found.lag.seconds,
+        "watermark": found.watermark.watermark if found.watermark else None,
+        "rejected_share": rejected_share(found.release, totals),
+    }
 
 
 def rejected_share(release: str | None, totals: DatasetTotals | None) -> float | None:

@@ -95,7 +95,6 @@ class GuessLimits:
         return Attempt(user, source, tuple(keys))
 
     def withdraw(self, attempt: Attempt) -> None:
-        """Take an attempt off that was no failure."""
         with self._lock:
             for key in attempt.keys:
                 if (found := self.failures.get(key)) is not None and found.count:

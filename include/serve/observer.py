@@ -114,7 +114,6 @@ class LiveObserver:
 
     @property
     def number(self) -> int:
-        """The number of the last observation, 0 before the first."""
         self._note_request()
         return self._snapshot.number if self._snapshot else 0
 

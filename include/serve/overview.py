@@ -125,7 +125,6 @@ def _card(
 
 
 def _health_badges(now: LiveSnapshot, each: DatasetProgress) -> list[Badge]:
-    """Return the state of a stream, and what is wrong with it."""
     found = [process_badge(each.process)]
     promised, behind = now.latencies.get(each.dataset), each.lag.seconds
     if promised is not None and behind is not None and behind > promised:
@@ -171,7 +170,6 @@ def interval_labels(intervals: Sequence[Interval], chosen: TimeRange) -> list[st
 
 
 def _audit_badge(found: AuditOutcome | None, now: datetime) -> Badge:
-    """Return the outcome of the last audit, with its age."""
     if found is None:
         return Badge("not audited yet", IDLE, "headrace audit counts every record from outside")
     age = f"{duration(max((now - found.at).total_seconds(), 0.0))} ago, batch {whole(found.batch)}"

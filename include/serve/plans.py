@@ -177,8 +177,6 @@ Decide = Callable[[Settings, str, str], PlanRecord]
 
 
 def _under_lock(act: Callable[[Settings, PlanRecord, str], PlanRecord]) -> Decide:
-    """Return the decision on a plan's id that executes `act` under the plan's lock."""
-
     def decide(settings: Settings, plan: str, user: str) -> PlanRecord:
         with plan_lock(settings, plan, LOCK_WITHIN):
             return act(settings, load_plan(settings, plan), user)

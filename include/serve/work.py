@@ -73,7 +73,6 @@ class RemoteWork:
         self._pool.submit(self._execute, key, work)
 
     def state(self, key: str) -> WorkState | None:
-        """Return where a piece of work is, None for one that is not known."""
         return self.states.get(key)
 
     def _execute(self, key: str, work: Work) -> None:

@@ -14,15 +14,17 @@ from dataclasses import asdict
 from datetime import datetime
 
 from include.ground.settings import load_settings
-from include.serve.health import current_breaches, end_of_watch, observer_of
+from include.observe.ledger_reader import open_reader
+from include.serve.health import current_breaches, end_of_watch, stream_health
 from include.state.streams import release_of_run
 
 
 def ended(dataset: str, grace: float) -> object:
     """Return how the watch ends."""
-    watch, began = observer_of(load_settings(), dataset), dict[str, float]()
+    settings, began = load_settings(), dict[str, float]()
+    ledger = open_reader(settings)
     while True:
-        health, now = watch.observe(), time.monotonic()
+        health, now = stream_health(settings, dataset, ledger), time.monotonic()
         if (over := end_of_watch(health)) is not None:
             return asdict(over)
         breaches = current_breaches(health, 86400)

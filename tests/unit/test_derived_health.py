@@ -22,7 +22,6 @@ from include.serve.health import (
     current_breaches,
     end_of_watch,
     health_line,
-    observer_of,
     stream_health,
 )
 from include.state.process_states import ProcessState
@@ -78,7 +77,7 @@ def test_a_derived_driver_that_is_behind_breaches_its_level_and_one_that_was_giv
 
 def test_health_of_an_unreadable_declaration_is_unknown_with_a_reason(settings: Settings) -> None:
     (settings.datasets / NAME / "derived.yaml").write_text("sources: [")
-    found = observer_of(settings, NAME).observe()
+    found = stream_health(settings, NAME)
     assert (found.batch, found.sources_behind, found.lag_seconds) == (None, None, None)
     assert "is not YAML" in found.notes[0]
 

@@ -14,10 +14,10 @@ from include.ground.kafka import BrokerUnreachable
 from include.ground.paths import status_path
 from include.ground.settings import Settings
 from include.observe import progress
-from include.observe.ledger_reader import DatasetTotals, ReleaseTotals
+from include.observe.ledger_reader import DatasetTotals, ReleaseTotals, open_reader
 from include.observe.ledger_writer import open_writer, project_dataset
 from include.serve import health
-from include.serve.health import StreamObserver, rejected_share, stream_health
+from include.serve.health import rejected_share, stream_health
 from include.state.process_states import ProcessState
 from include.state.run_files import RunFile, started_at, write_run_file
 from include.state.streams import request_stream
@@ -65,22 +65,22 @@ def test_observer_reads_no_run_of_the_ledger_but_those_of_an_earlier_version(
     stream = Stream(settings, release=dataset.release, is_old=is_old)
     stream.run(0, 1)
     project_dataset(open_writer(settings), settings, "flights")
-    watch, read = StreamObserver(settings, "flights"), list[int]()
-    ask = watch._ledger.event_times
+    ledger, read = open_reader(settings), list[int]()
+    ask = ledger.event_times
 
     def counted(name: str, release: str, after: int) -> object:
         answer = ask(name, release, after)
         read.append(len(answer[0]))
         return answer
 
-    monkeypatch.setattr(watch._ledger, "event_times", counted)
-    first = watch.observe()
-    assert watch.observe() == first
+    monkeypatch.setattr(ledger, "event_times", counted)
+    first = stream_health(settings, "flights", ledger)
+    assert stream_health(settings, "flights", ledger) == first
     stream.is_old = False
     for batch in (2, 3):
         stream.run(batch, batch)
         project_dataset(open_writer(settings), settings, "flights")
-    later = watch.observe()
+    later = stream_health(settings, "flights", ledger)
     assert read == ([1, 0] if is_old else [])
     assert later == stream_health(settings, "flights")
     assert (first.batch, later.batch) == (1, 3)
