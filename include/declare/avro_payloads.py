@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from include.declare.avro_record import AvroType, avro_record, fastavro_schema
+from include.declare.avro_record import AvroType, avro_record
 from include.declare.column_type import AvroKind
 from include.declare.contract import joined_path
 from include.declare.envelopes import columns_read
@@ -40,7 +40,7 @@ def _reader(text: str) -> tuple[Callable[..., Any], Any]:
     _read_as_the_data_plane()
     # The compiled reader has no bound of depth: a record of a type that lies in itself could overflow its stack.
     read = _read_py.schemaless_reader if record.is_recursive else fastavro.schemaless_reader
-    return read, fastavro_schema(text)
+    return read, record.schema
 
 
 @lru_cache(maxsize=1)
@@ -77,7 +77,6 @@ def contract_schema(contract: Contract) -> str:
 
 
 def _record(name: str, placed: Sequence[tuple[Sequence[str], Column]]) -> dict[str, Any]:
-    """Return the schema of an object in which columns read at paths."""
     by_member: dict[str, list[tuple[Sequence[str], Column]]] = {}
     for path, column in placed:
         by_member.setdefault(path[0], []).append((path[1:], column))
@@ -122,8 +121,9 @@ class AvroEncoding:
             given = json.loads(record, parse_float=Decimal)
             if not isinstance(given, dict):
                 raise ValueError("it is not a JSON object")
-            values = self._value(given, avro_record(self.schema), ())
-            fastavro.schemaless_writer(out, fastavro_schema(self.schema), values, strict_allow_default=True)
+            kind = avro_record(self.schema)
+            values = self._value(given, kind, ())
+            fastavro.schemaless_writer(out, kind.schema, values, strict_allow_default=True)
         except (ValueError, TypeError, ArithmeticError, AttributeError, OverflowError) as error:
             raise unencodable(line, error or type(error).__name__, "avsc") from error
         return framed(self.id, out.getvalue())

@@ -39,9 +39,6 @@ KINDS = {
     ("long", "local-timestamp-micros"): "local timestamp",
 }
 """By type and logical type. Avro says to ignore a logical type that a reader does not know."""
-PRIMITIVE = {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
-NAMED = ("record", "error", "enum", "fixed")
-DEFINED = (*NAMED, "array", "map")
 
 
 class SchemaUnusable(ValueError):
@@ -50,14 +47,13 @@ class SchemaUnusable(ValueError):
 
 @dataclass(frozen=True)
 class AvroType:
-    """A type in a schema: `schema` is its name or its definition, as parsed from JSON.
+    """A type as fastavro has parsed it: `schema` is its full name, its definition, or the types of a union.
 
-    `space`: the namespace around it. `known`: the named types of the whole schema, by full name.
+    `known`: the definitions of the named types, by full name.
     """
 
     schema: Any
-    space: str = ""
-    known: dict[str, AvroType] = field(default_factory=dict, repr=False, compare=False)
+    known: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def branches(self) -> tuple[AvroType, ...]:
@@ -70,11 +66,7 @@ class AvroType:
         if isinstance(self.schema, list):
             values = [each.value for each in self.branches if each.value.schema != "null"]
             return values[0] if len(values) == 1 else self
-        if isinstance(self.schema, str):
-            return self if self.schema in PRIMITIVE else self.known[_full(self.schema, self.space)]
-        named = self.schema["type"]
-        is_own = isinstance(named, str) and (named in PRIMITIVE or named in DEFINED)
-        return self if is_own else self._inner(named).value
+        return self._inner(self.known.get(self.schema, self.schema)) if isinstance(self.schema, str) else self
 
     @cached_property
     def kind(self) -> str:
@@ -92,14 +84,8 @@ class AvroType:
     @cached_property
     def fields(self) -> Mapping[str, AvroType]:
         """The fields of a record by name; none of another type."""
-        if self.value.kind != AvroKind.record:
-            return {}
-        space = _full(self.value.schema["name"], self._space).rpartition(".")[0]
-        return {each["name"]: AvroType(each["type"], space, self.known) for each in self.value.schema["fields"]}
-
-    @property
-    def _space(self) -> str:
-        return str(self.value.schema.get("namespace", self.value.space))
+        found = self.value.schema if self.value.kind == AvroKind.record else {"fields": ()}
+        return {each["name"]: self._inner(each["type"]) for each in found["fields"]}
 
     @cached_property
     def element(self) -> AvroType | None:
@@ -108,7 +94,6 @@ class AvroType:
         return found._inner(found.schema[keys[found.kind]]) if found.kind in keys else None
 
     def inner(self) -> Iterator[AvroType]:
-        """Yield the types directly inside."""
         found = self.value
         yield from found.branches if isinstance(found.schema, list) else found.fields.values()
         if found.element is not None:
@@ -130,78 +115,55 @@ class AvroType:
         return _is_recursive(self, set(), set())
 
     def _inner(self, schema: Any) -> AvroType:
-        return AvroType(schema, self.space, self.known)
+        return AvroType(schema, self.known)
 
 
 @lru_cache(maxsize=64)
 def avro_record(text: str) -> AvroType:
     """Return the record that a schema describes. Raises SchemaUnusable.
 
-    What only fastavro refuses is refused as well, because an audit reads records with fastavro.
+    It is parsed by fastavro, with which an audit reads records: the data plane refuses what fastavro does.
     """
+    import fastavro
+
+    known: dict[str, Any] = {}
     try:
-        found = AvroType(json.loads(text))
+        schema = json.loads(text)
     except ValueError as error:
         raise SchemaUnusable(f"is not JSON ({error})") from error
     try:
-        _define(found.schema, "", found.known)
+        found = AvroType(fastavro.parse_schema(_unwrapped(schema), known), known)
         if isinstance(found.schema, list) or found.kind != AvroKind.record:
             raise SchemaUnusable("describes no record")
         _check(found, set())
-        _ = fastavro_schema(text)
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise SchemaUnusable(f"is not an Avro schema ({type(error).__name__}: {error})") from error
-    return found.value
-
-
-@lru_cache(maxsize=64)
-def fastavro_schema(text: str) -> Any:
-    """Return a schema as fastavro reads and writes by it. Raises SchemaUnusable."""
-    import fastavro
-
-    try:
-        return fastavro.parse_schema(_unwrapped(json.loads(text)))
     except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
         raise SchemaUnusable(f"is refused by fastavro: {error}") from error
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise SchemaUnusable(f"is not an Avro schema ({type(error).__name__}: {error})") from error
+    return found
 
 
 def _unwrapped(schema: Any) -> Any:
-    """Return a schema without types that only have a type, which fastavro does not know."""
+    """Return a schema without types that only have a type, which fastavro does not know. Raises KeyError.
+
+    A record needs fields, which fastavro does not require.
+    """
     if isinstance(schema, list):
         return [_unwrapped(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
     if "name" not in schema and isinstance(schema.get("type"), dict | list):
         return _unwrapped(schema["type"])
-    parts = {key: _unwrapped(schema[key]) for key in ("type", "items", "values", "fields") if key in schema}
-    return {**schema, **parts}
-
-
-def _define(schema: Any, space: str, known: dict[str, AvroType]) -> None:
-    """Note the named types that are defined in a schema."""
-    if isinstance(schema, list):
-        for each in schema:
-            _define(each, space, known)
-    elif isinstance(schema, dict):
-        if schema["type"] in NAMED:
-            name = _full(schema["name"], str(schema.get("namespace", space)))
-            known.setdefault(name, AvroType(schema, space, known))
-            space = name.rpartition(".")[0]
-            for each in schema.get("fields", ()):
-                _define(each["type"], space, known)
-        for key in ("type", "items", "values"):
-            _define(schema.get(key), space, known)
-
-
-def _full(name: str, space: str) -> str:
-    return name if "." in name or not space else f"{space}.{name}"
+    needed = {"type", "fields"} if schema["type"] in ("record", "error") else {"type"}
+    inside = needed | ({"items", "values", "fields"} & schema.keys())
+    return {**schema, **{key: _unwrapped(schema[key]) for key in inside}}
 
 
 def _check(found: AvroType, seen: set[int]) -> None:
     """Raise SchemaUnusable for items of no bytes: a record of ten bytes could claim to have 2^62 of them."""
-    if id(found.value) in seen:
+    if id(found.value.schema) in seen:
         return
-    seen.add(id(found.value))
+    seen.add(id(found.value.schema))
     if found.element is not None and found.element.is_empty:
         raise SchemaUnusable("has an array or map of empty items")
     for each in found.inner():
@@ -209,7 +171,7 @@ def _check(found: AvroType, seen: set[int]) -> None:
 
 
 def _is_recursive(found: AvroType, around: set[int], seen: set[int]) -> bool:
-    mark = id(found.value)
+    mark = id(found.value.schema)
     if mark in seen:
         return mark in around
     seen.add(mark)

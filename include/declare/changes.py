@@ -136,7 +136,6 @@ class ChangesGold(Gold):
         return text.strip().format(**self._parts())
 
     def _parts(self) -> dict[str, str]:
-        """Return the parts of the query by their names."""
         names, keys = [_column(name) for name, _ in self.columns], ", ".join(map(_column, self.keys))
         sequence = [f"_sequence_{n}" for n in range(len(self.sequence))]
         order = [*sequence, "_partition", "_offset"]
@@ -161,7 +160,6 @@ class ChangesGold(Gold):
         }
 
     def _is(self, values: tuple[str, ...]) -> str:
-        """Return whether the operation is one of these."""
         if self.operation is None or not values:
             return "false"
         listed = ", ".join(f"'{each}'" for each in values)

@@ -44,7 +44,6 @@ class Elements:
         return [name for name in silver if name not in (self.column, BAD_CHILDREN)]
 
     def columns(self, silver: Sequence[str]) -> list[str]:
-        """Return the columns of the rows, given those of silver."""
         return [*self.parent_columns(silver), INDEX, *self.values]
 
     @property
@@ -54,7 +53,6 @@ class Elements:
 
     @property
     def values(self) -> tuple[str, ...]:
-        """The columns that a row has of its element."""
         return (*self.fields, *(["reasons"] if self.are_rejected else []))
 
     @property
@@ -113,11 +111,9 @@ class Children:
         return {each.name: each for each in element.fields} if element else {}
 
     def elements(self, contract: Contract) -> Elements:
-        """Return the elements that are accepted."""
         return Elements(self.name, self.column, tuple(self.fields(contract)), self.rejects_alone)
 
     def findings(self, contract: Contract) -> Iterator[Finding]:
-        """Yield where the declaration contradicts the contract."""
         element = self.element(contract)
         if element is None:
             arrays = ", ".join(each.name for each in contract.columns if each.kind.inside == "items")

@@ -123,7 +123,6 @@ def _qualified_scope(sql: str, tables: Mapping[str, Iterable[str]], dialect: str
 
 
 def _origins_of(name: str, scope: Any) -> Iterator[ColumnOrigin]:
-    """Yield the origins of one column of a scope; of a union those in each branch, by position."""
     if scope.set_operation_scopes:
         position = scope.expression.named_selects.index(name)
         for branch in scope.set_operation_scopes:
@@ -331,7 +330,6 @@ def _expression_origin(dataset: Dataset, fields: Mapping[str, str], named: tuple
 
 
 def _coordinates(dataset: Dataset) -> dict[str, Origins]:
-    """Return the origins of the columns that name the Kafka record."""
     bronze = f"bronze.{dataset.name}"
     of = {name: name if name == "_batch_id" else name.removeprefix("_") for name in COORDINATES}
     return {name: (ColumnOrigin(bronze, column, "identity"),) for name, column in of.items()}

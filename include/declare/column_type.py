@@ -30,8 +30,6 @@ UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}
 DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 SECONDS = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
 CLOCK = re.compile(rf"{SECONDS}(?:\.[0-9]{{0,5}}[1-9])?")
-ISO_SECONDS = r"\d{4,6}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?"
-ZONE = r"(?:Z|[+-]\d\d:\d\d)"
 NOT_EXACT = "two of its values that print alike may differ; declare decimal(p,s)"
 
 
@@ -144,7 +142,6 @@ class ColumnType:
         return 0, 0
 
     def longest(self, column: Column, limits: Limits) -> int:
-        """Return how many bytes, or elements, a value may have."""
         return column.max_length
 
     def length(self, F: Any, value: Any) -> Any:
@@ -168,7 +165,6 @@ class ColumnType:
         return value.cast("string")
 
     def text(self, column: Digits) -> str:
-        """Return the type in words."""
         return self.physical[0]
 
     def duckdb_type(self, column: Column) -> str:
@@ -180,7 +176,6 @@ class ColumnType:
         return f"try_cast({text} as {kind})"
 
     def avro_type(self, column: Column) -> Any:
-        """Return the Avro type by which a producer writes it."""
         return self.avro
 
     def value(self, written: object, *key: str | int) -> Value:

@@ -158,7 +158,6 @@ class Contract:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the columns."""
         return tuple(column.name for column in self.columns)
 
     @property
@@ -178,7 +177,6 @@ class Contract:
 
     @property
     def record_rules(self) -> tuple[Rule, ...]:
-        """The rules that validate each record as it arrives."""
         return tuple(rule for rule in self.rules if rule.validates_records)
 
     def checks(self, table: str) -> tuple[Rule, ...]:

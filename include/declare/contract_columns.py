@@ -123,12 +123,10 @@ class Element(Declared):
 
     @property
     def bounds(self) -> list[TimeBound]:
-        """Limits of a time."""
         return [each for each in self.customProperties if isinstance(each, TimeBound)]
 
     @property
     def is_variant(self) -> bool:
-        """Whether it is kept as JSON."""
         return any(isinstance(each, Variant) for each in self.customProperties)
 
     @property
@@ -191,7 +189,6 @@ class ColumnReader:
         return column
 
     def _fields(self, key: Key, found: Element, kind: ColumnType, path: str) -> Iterator[Column]:
-        """Yield what is inside of a column."""
         for place, suffix, each in kind.declared_inside(found):
             yield self.column((*key, *place), each, f"{path}{suffix}")
 
@@ -218,7 +215,6 @@ class ColumnReader:
 
 
 def _bound(value: Any, kind: ColumnType, strict: bool) -> Value | None:
-    """Return a bound as the column's type; raises InvalidValue."""
     if value is None:
         return None
     if "minimum" not in kind.options:

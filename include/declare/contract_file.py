@@ -75,7 +75,6 @@ class _Record(_Table):
 
     @property
     def limits(self) -> Limits:
-        """What a record may be at most."""
         given = [each for each in self.customProperties if isinstance(each, _Limit)]
         return Limits(**{each.property.removeprefix("max").lower(): each.value for each in given})
 

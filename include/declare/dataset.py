@@ -279,7 +279,6 @@ class ExpectedCase(BaseModel):
     gold: dict[str, list[dict[str, Any]]] | None = None
 
     def differences(self, rejected: Mapping[str, Sequence[str]], gold: Mapping[str, Sequence[Any]]) -> list[str]:
-        """Return the differences from the expected results, one sentence each."""
         lines = sorted({*self.rejected, *rejected}, key=lambda line: (len(line), line))
         found = [
             f"line {line}: expected {_verdict(self.rejected.get(line))}, is {_verdict(rejected.get(line))}"

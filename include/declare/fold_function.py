@@ -24,9 +24,6 @@ CHANGING_CALLS = frozenset({"now", "utcnow", "today", "open", "input", "id", "ha
 class FunctionFailed(ValueError):
     """A function fails on the rows of a key, or makes rows that are not as declared."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-
 
 @dataclass(frozen=True)
 class FoldFunction:

@@ -188,7 +188,6 @@ class Pipeline:
 
     @property
     def windows(self) -> tuple[Window, ...]:
-        """The windows of the gold tables that have one."""
         return tuple(gold.window for gold in self.gold if gold.window is not None)
 
     @property

@@ -72,7 +72,6 @@ def _place(value: bytes) -> tuple[tuple[int, ...], int]:
 
 
 def _plain(message: Any) -> Any:
-    """Return a message as the value that its JSON has."""
     form = form_of(message.DESCRIPTOR)
     if form == "timestamp":
         return _moment(message.seconds, message.nanos)

@@ -151,12 +151,10 @@ class ProtobufType:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of its values."""
         return (self.kind,)
 
     @property
     def kind(self) -> str:
-        """What its values are."""
         if self._is_many:
             return AvroKind.map if is_map(self.field) else AvroKind.array
         if self.message is None:

@@ -57,7 +57,6 @@ def _watermark_changes(base: Pipeline, fresh: Pipeline) -> list[TableChange]:
 
 
 def _contract_changes(base: Dataset, fresh: Dataset) -> list[TableChange]:
-    """Return the effects of a changed contract on silver and rejected."""
     found = contract_changes(base.contract, fresh.contract)
     if not found:
         return [TableChange("silver and rejected", "changed", "contract.yaml changed, its rules did not")]
@@ -75,7 +74,6 @@ def gold_changes(base: Sequence[Gold], fresh: Sequence[Gold]) -> list[TableChang
 
 
 def _gold_change(before: Gold, after: Gold) -> tuple[str, str]:
-    """Return whether readers of the old columns can continue, and what changed."""
     if type(before) is not type(after):
         return "incompatible", "another kind of table"
     if not set(before.declared_columns) <= set(after.declared_columns):

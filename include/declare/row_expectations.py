@@ -44,7 +44,6 @@ class RowExpectation:
         return [each for each in of_any if self.needs is None or self.needs in each.abilities]
 
     def read(self, given: Arguments, kind: ColumnType) -> Arguments:
-        """Return the arguments, typed, of a column of this type; raises InvalidValue."""
         for name in given:
             if name not in self.arguments:
                 raise InvalidValue(f"is not a known key; known: {', '.join(self.arguments) or 'none'}", name)

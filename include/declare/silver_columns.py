@@ -145,7 +145,6 @@ class PossibleColumns:
         return PossibleColumns(self.certain | set(more), self.others)
 
     def of(self, rows: Callable[[Sequence[str]], list[str]]) -> PossibleColumns:
-        """Return the columns of rows that are made of these."""
         return PossibleColumns(frozenset(rows(sorted(self.certain))), self.others)
 
     @property

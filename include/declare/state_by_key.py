@@ -156,7 +156,6 @@ class FoldGold(Gold):
         return f"with ordered as ({ordered}) select * from ({self.function.text}\n)"
 
     def _history(self, keys: str) -> str:
-        """Return the relation of the rows that count."""
         rows = f"silver where {self.where}"
         if self.within is None:
             return rows

@@ -61,7 +61,6 @@ class _Relation:
         return self.branch.columns.get(column, {})
 
     def has(self, column: str) -> bool:
-        """Whether it may have such a column."""
         return bool(self.source) or column in self.branch.columns
 
 

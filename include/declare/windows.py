@@ -117,7 +117,6 @@ class Closing:
 
     @property
     def sql(self) -> str:
-        """The condition in DuckDB's SQL."""
         if self.bound is None:
             return "false"
         kind = "timestamptz" if isinstance(self.bound, datetime) else "date"
@@ -187,7 +186,6 @@ class Window(Timed):
 
     @property
     def count(self) -> int:
-        """How many windows a moment lies in."""
         return self.size.length // self.step
 
     @property

@@ -309,7 +309,6 @@ def _key_in_file(loc: Sequence[str | int], value: Any) -> Key:
 
 
 def _known_keys(model: object, loc: Sequence[str | int]) -> list[str]:
-    """Return the keys that the models at a location know."""
     models = list(_models(model))
     for part in loc:
         fields = [f for each in models for name, f in _fields(each).items() if part in (name, f.alias)]
