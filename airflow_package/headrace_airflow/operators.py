@@ -96,7 +96,6 @@ class WorkOperator(HeadraceOperator):
         return {"dataset": self.dataset} if self.dataset else {}
 
     def by(self, context: Context) -> str:
-        """Return for whom the server works."""
         return origin(context)
 
     def execute(self, context: Context) -> Any:
@@ -126,7 +125,6 @@ class RunStream(HeadraceOperator):
     """Request the stream, then watch it, deferred, until it is released, gives up or breaches its level."""
 
     def execute(self, context: Context) -> None:
-        """Request the stream; the server refuses wrong params."""
         params, run = run_params(context), origin(context)
         since = self.server().request("PUT", f"streams/{self.dataset}", {"by": run, "parameters": params})["since"]
         self.log.info("%s: the stream is requested", self.dataset)
@@ -150,7 +148,6 @@ class CreatePlan(HeadraceOperator):
     path: str
 
     def about(self, context: Context) -> Mapping[str, Any]:
-        """Return what the request says besides dataset, parameters and run."""
         return {}
 
     def execute(self, context: Context, event: Any = None) -> dict[str, Any]:

@@ -39,7 +39,6 @@ class RemoteTrigger(BaseTrigger):
         return await self.connected()
 
     async def answer(self, server: HeadraceConnection, path: str, **query: str | float) -> dict[str, Any] | None:
-        """Return the server's answer, None while it does not answer."""
         try:
             return await asyncio.to_thread(server.request, "GET", path, None, **query)
         except Refused:

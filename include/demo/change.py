@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
 
 import typer
 from rich.console import Console
@@ -31,14 +31,13 @@ from include.change.release import ReleasePlan
 from include.change.stages import PlanStage, run_plan
 from include.cli.audit import print_audits
 from include.cli.main import FAILED
-from include.cli.plan import current_user, show_plan
-from include.cli.terminal import show_comparison
+from include.cli.plan import TerminalReporter, current_user, print_stage, show_plan
 from include.demo.questions import Question
 from include.demo.state import DemoRefused, demo_folder, demo_lock
 from include.ground.kafka import delete_records_before
 from include.ground.settings import CLONE, Settings, load_settings
 from include.observe.processes import observe_stream
-from include.plans.journal import load_comparison, plan_lock
+from include.plans.journal import plan_lock
 from include.plans.plan import PlanRecord
 from include.read.publication import find_publication
 from include.read.published_sql import run_query
@@ -133,7 +132,6 @@ def demo_change() -> None:
 
     Needs `make demo` before. Exit code 0: the last audit is balanced; 1: it is not; 2: refused.
     """
-
     console, settings = Console(), load_settings()
     with demo_lock(settings):
         if find_publication(settings, "flights") is None:
@@ -167,15 +165,14 @@ def _ship_a_wrong_rule(console: Console, settings: Settings) -> None:
         reporter = ChapterReporter(console, settings, chapters)
         record = plan_stages.run_plan(settings, record, reporter, lambda _: "demo", "demo")
         _print_answer(console, settings)
-        began = time.monotonic()
         record = plan_stages.roll_back(settings, record, "demo")
-        _print_seconds(console, "rolled back", began, record)
+        print_stage(console, record)
         _print_answer(console, settings)
         plan_stages.retire(settings, record, "demo")
 
 
-class ChapterReporter:
-    """Prints the stages of a plan as chapters of the demo; calls `on_built` when the build is complete."""
+class ChapterReporter(TerminalReporter):
+    """Shows the stages of a plan as chapters of the demo; calls `on_built` when the build is complete."""
 
     def __init__(
         self,
@@ -183,41 +180,19 @@ class ChapterReporter:
         settings: Settings,
         chapters: Mapping[str, str],
         on_built: Callable[[], None] = lambda: None,
-        *,
-        tables: bool = True,
     ) -> None:
-        self._console, self._settings, self._chapters = console, settings, chapters
-        self._on_built, self._tables, self._began = on_built, tables, 0.0
-        self._status = console.status("build")
+        super().__init__(console, settings)
+        self._chapters, self._on_built = chapters, on_built
 
     def begin(self, stage: PlanStage) -> None:
-        """Print the chapter title of the stage."""
-        self._began = time.monotonic()
         if stage.name in self._chapters:
             _chapter(self._console, self._chapters[stage.name])
-        if stage.name == "build":
-            self._status.start()
-
-    def progress(self, facts: Mapping[str, Any]) -> None:
-        """Show the progress of the build."""
-        if "of" in facts:
-            self._status.update(f"build: {facts['at']}, {facts['done']} of {facts['of']}")
+        super().begin(stage)
 
     def done(self, stage: PlanStage, record: PlanRecord) -> None:
-        """Print the result of the stage."""
-
+        super().done(stage, record)
         if stage.name == "build":
-            self._status.stop()
             self._on_built()
-        if stage.name in ("build", "apply"):
-            _print_seconds(self._console, {"build": "built", "apply": "published"}[stage.name], self._began, record)
-        found = load_comparison(self._settings, record.plan.id) if stage.name == "compare" else None
-        if found is not None and self._tables:
-            show_comparison(self._console, found)
-        elif found is not None:
-            rows = sum(table.new_rows for table in found.tables)
-            text = f"  {rows:,} rows of {len(found.tables)} tables compared: [bold]{found.verdict}[/]"
-            self._console.print(text, highlight=False)
 
 
 def _replay_three_days(console: Console, settings: Settings) -> None:
@@ -242,14 +217,12 @@ def _replay_three_days(console: Console, settings: Settings) -> None:
 
     with plan_lock(settings, record.plan.id):
         killer.start()
-        reporter = ChapterReporter(console, settings, {}, on_built, tables=False)
+        reporter = ChapterReporter(console, settings, {}, on_built)
         record = run_plan(settings, record, reporter, lambda _: "demo", "demo")
     console.print(f"  {record.plan.id}: applied, {record.plan.about}", highlight=False, soft_wrap=True)
 
 
 def _audit(console: Console, settings: Settings) -> bool:
-    from functools import partial
-
     _chapter(console, "5  Is every record accounted for?")
     found = audit_dataset(settings, DATASET, partial(open_topic, bootstrap_servers(settings), jars=settings.jars))
     print_audits([found])
@@ -270,7 +243,6 @@ def _kill_driver(settings: Settings, killed: list[int]) -> None:
 
 def _running_driver(settings: Settings, killed: Sequence[int]) -> int | None:
     """Wait for a running driver that was not killed and return its pid; None when the runner has given up."""
-
     while True:
         status = observe_stream(settings, DATASET)
         if status.state.terminal or (status.state in WORKING_STATES and status.pid not in killed):
@@ -281,8 +253,3 @@ def _running_driver(settings: Settings, killed: Sequence[int]) -> int | None:
 def _print_answer(console: Console, settings: Settings) -> None:
     answer = single_number(pinned(settings), NIGHT_DEPARTURES)
     console.print(f"  {escape(NIGHT_DEPARTURES.words)}  [bold]{answer:,}[/]", highlight=False, soft_wrap=True)
-
-
-def _print_seconds(console: Console, what: str, began: float, record: PlanRecord) -> None:
-    batch = getattr(record.events[-1].result, "batch", None)
-    console.print(f"  {what} after {time.monotonic() - began:.1f} s, at bronze batch {batch}", highlight=False)

@@ -60,7 +60,6 @@ def demo(
     In the same state folder nothing is sent twice: a stopped demo continues, a finished one shows its results again.
     Exit code 0: exactly the injected faults rejected and the audit balanced; 1: not; 2: refused; 130: Ctrl-C.
     """
-
     console = Console()
     try:
         good = _run_demo(console, fresh, yes, demo_runs(since, until, weather=weather))
@@ -111,7 +110,6 @@ def _remove(console: Console, settings: Settings) -> None:
 
 def _run_steps(console: Console, settings: Settings, runs: Sequence[Run], began: float) -> bool:
     """Run all steps; return whether the score is perfect and the audit balanced."""
-
     names, sender = " and ".join(run.feed.name for run in runs), FeedSender(settings, runs)
     with _sending(sender):
         _chapter(console, f"1  A broker, and a stream for {names}")
@@ -146,8 +144,6 @@ def _start_streams(console: Console, settings: Settings, runs: Sequence[Run], se
 
 
 def _watch(console: Console, settings: Settings, sender: FeedSender, began: float) -> None:
-    """Show progress until every sent record is published."""
-
     if sender.finished_earlier:
         console.print(f"{sender.sent:,} records were sent by an earlier demo; nothing is sent again", highlight=False)
     with progress_display(console, began) as show:

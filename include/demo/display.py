@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from include.cli.status import UNKNOWN, number
+from include.cli.terminal import Cell, table_of
 from include.demo.watch import Rates, Snapshot, is_published
 from include.ground.settings import Settings
 from include.observe.processes import observe_process, observe_stream
@@ -19,9 +24,9 @@ from include.producers.manifest import KindScore, Score
 from include.state.process_states import CONSOLE, ProcessState
 
 LINE_SECONDS = 5.0
-UNKNOWN = "?"
 HEADRACE = ".venv/bin/headrace"
 WELL = {ProcessState.RUNNING}
+STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False}
 
 Show = Callable[[Snapshot, Rates], None]
 
@@ -46,24 +51,16 @@ def progress_display(console: Console, began: float, line_every: float = LINE_SE
 
 def live_table(snapshot: Snapshot, rates: Rates, seconds: float) -> RenderableType:
     """Return rates, lag and rows per layer, one column per dataset, next to rejected records by reason."""
+    names = [each.dataset for each in snapshot.datasets]
+    columns = [cells(snapshot, rates, each) for each in snapshot.datasets]
+    rows = [(row, *(column[row] for column in columns)) for row in (columns[0] if columns else ())]
+    reasons = sum((Counter(dataset.rejected) for dataset in snapshot.datasets), Counter[str]())
     both = Table.grid(padding=(0, 3))
-    both.add_row(layers_table(snapshot, rates, seconds), reasons_table(snapshot))
+    both.add_row(
+        table_of((f"after {seconds:,.0f} s", *names), rows, names, **STYLE),
+        table_of(("rejected for", "records"), reasons.most_common(), **STYLE),
+    )
     return Group(both, *(f"[yellow]{escape(remark)}[/]" for remark in remarks(snapshot)))
-
-
-def layers_table(snapshot: Snapshot, rates: Rates, seconds: float) -> Table:
-    """Return sent, Kafka, bronze, silver, rejected, gold, rates and lag, one row each, one column per dataset."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column(f"after {seconds:,.0f} s", no_wrap=True)
-    columns = [cells(snapshot, rates, dataset) for dataset in snapshot.datasets]
-    for dataset in snapshot.datasets:
-        table.add_column(dataset.dataset, justify="right", min_width=9)
-    for name in columns[0] if columns else []:
-        table.add_row(name, *(column[name] for column in columns), end_section=name in SECTION_ENDS)
-    return table
-
-
-SECTION_ENDS = {"sent", "gold rows"}
 
 
 def cells(snapshot: Snapshot, rates: Rates, dataset: DatasetProgress) -> dict[str, str]:
@@ -98,24 +95,6 @@ def sent_text(snapshot: Snapshot, name: str) -> str:
     return "all" if fed.finished else f"{fed.sent / max(fed.total, 1):.0%}"
 
 
-def reasons_table(snapshot: Snapshot) -> Table:
-    """Return rejected records by reason over all datasets, the most frequent first."""
-    table = Table("rejected for", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("records", justify="right")
-    for reason, count in rejected_by_reason(snapshot):
-        table.add_row(escape(reason), number(count))
-    return table
-
-
-def rejected_by_reason(snapshot: Snapshot) -> list[tuple[str, int]]:
-    """Return reasons with their records, most frequent first; a record counts under each of its reasons."""
-    counts: dict[str, int] = {}
-    for dataset in snapshot.datasets:
-        for reason, count in dataset.rejected.items():
-            counts[reason] = counts.get(reason, 0) + count
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-
-
 def remarks(snapshot: Snapshot) -> list[str]:
     """Return a sentence for each process that is not running, and for each unknown value."""
     others = [process for process in snapshot.processes if process.state not in WELL]
@@ -144,21 +123,18 @@ def dataset_text(snapshot: Snapshot, rates: Rates, dataset: DatasetProgress) -> 
 
 def score_table(found: Mapping[str, Score]) -> Table:
     """Return injected and found faults, a row per fault and reason, and one per kind that was not found correctly."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("injected", no_wrap=True)
-    table.add_column("expected reason", no_wrap=True)
-    for name in ("records", "found", "not found"):
-        table.add_column(name, justify="right", no_wrap=True)
+    rows = list[Sequence[Cell]]()
     groups: dict[tuple[str, str], list[KindScore]] = {}
     for kind in (kind for score in found.values() for kind in score.kinds):
         groups.setdefault((kind.fault, kind.reason), []).append(kind)
     for (fault, reason), kinds in groups.items():
         named = kinds[0].kind if len(kinds) == 1 else f"{len(kinds)} kinds"
-        table.add_row(f"{fault}: {named}", reason, *counts_of(kinds))
-        for kind in kinds:
-            if correctly_found(kind) != kind.expected:
-                table.add_row(f"  {kind.kind}", reason, *counts_of([kind]), style="bold red")
-    return table
+        rows.append((f"{fault}: {named}", reason, *counts_of(kinds)))
+        wrong = [kind for kind in kinds if correctly_found(kind) != kind.expected]
+        cells = ((f"  {kind.kind}", reason, *map(number, counts_of([kind]))) for kind in wrong)
+        rows += [[Text(cell, "bold red") for cell in each] for each in cells]
+    counts = ("records", "found", "not found")
+    return table_of(("injected", "expected reason", *counts), rows, counts, **STYLE)
 
 
 def correctly_found(kind: KindScore) -> int:
@@ -166,10 +142,10 @@ def correctly_found(kind: KindScore) -> int:
     return kind.found - kind.wrong_reason
 
 
-def counts_of(kinds: Sequence[KindScore]) -> tuple[str, str, str]:
+def counts_of(kinds: Sequence[KindScore]) -> tuple[int, int, int]:
     """Return injected records, those found for the right reason, and the others."""
     injected, right = sum(kind.expected for kind in kinds), sum(map(correctly_found, kinds))
-    return number(injected), number(right), number(injected - right)
+    return injected, right, injected - right
 
 
 def verdict(feed: str, score: Score) -> str:
@@ -200,8 +176,3 @@ def suggestions(settings: Settings) -> list[tuple[str, str]]:
         (f"{HEADRACE} audit", "is still every record accounted for?"),
         (f"{HEADRACE} down", "stop the streams and the broker; make demo starts them again"),
     ]
-
-
-def number(value: float | None) -> str:
-    """Return a whole number with separators, `?` for None."""
-    return UNKNOWN if value is None else f"{value:,.0f}"

@@ -107,7 +107,6 @@ class FeedSender:
 
     @property
     def finished(self) -> bool:
-        """Whether every run is in its topic."""
         return all(fed.finished for fed in self.fed.values())
 
     @property
@@ -116,7 +115,6 @@ class FeedSender:
         return sum(fed.sent for fed in self.fed.values())
 
     def raise_error(self) -> None:
-        """Raise the error that ended sending early, if any."""
         if self.error is not None:
             raise self.error
 

@@ -47,12 +47,10 @@ class Snapshot:
 
     @property
     def datasets(self) -> list[DatasetProgress]:
-        """The datasets that the demo feeds."""
         return [dataset for dataset in self.progress.datasets if dataset.dataset in self.fed]
 
     @property
     def processes(self) -> list[ProcessStatus]:
-        """Broker and streams that the demo needs."""
         names = {dataset.process.name for dataset in self.datasets} | {"broker"}
         return [process for process in self.progress.processes if process.name in names]
 

@@ -88,7 +88,6 @@ def send_file(
 
 
 def _records(path: Path, encoded: Encode | None) -> Iterator[tuple[bytes, bytes]]:
-    """Yield each line that is not empty, and its record."""
     with path.open("rb") as file:
         for number, read in enumerate(file, 1):
             if read.strip():
@@ -175,7 +174,6 @@ def produce(
 
     Ctrl-C stops after pending records are delivered (exit 130); with --manifest the same command continues there.
     """
-
     shares = Shares(duplicates, late, reorder, corrupt)
     send_to: Callable[..., Sent]
     if file is not None:

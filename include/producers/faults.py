@@ -198,7 +198,6 @@ class Shares:
                 raise Refused(what, remedy, code="invalid-share", fault=field.name, share=share)
 
     def any(self) -> bool:
-        """Return whether any share is above 0."""
         return any(getattr(self, field.name) for field in fields(self))
 
 

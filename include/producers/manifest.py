@@ -268,7 +268,6 @@ def _rejected_rules(rejected: pl.DataFrame) -> pl.DataFrame:
 
 
 def _in_resent_ranges(surplus: pl.DataFrame, lines: list[Line]) -> pl.DataFrame:
-    """Return the records in offset ranges that were sent twice."""
     ranges = [
         (line["topic"], line["partition"], line["offset"], line["end"]) for line in lines if line["fault"] == "resent"
     ]

@@ -80,7 +80,6 @@ class SendProgress:
 
     @property
     def rate(self) -> float:
-        """Rows per second of this call so far."""
         return (self.sent - self.first) / self.seconds if self.seconds else 0.0
 
 
@@ -181,11 +180,9 @@ class Schedule:
         self.worst = 0.0
 
     def elapsed(self) -> float:
-        """Return the seconds since the schedule began."""
         return time.monotonic() - self.began
 
     def due(self) -> int:
-        """Return the first row that is not due yet."""
         return self.total if self.rate is None else self.first + int(self.elapsed() * self.rate)
 
     def wait(self, row: int) -> float:
@@ -280,7 +277,6 @@ class Outbox:
         self.poll(0)
 
     def take_positions(self) -> dict[int, Position]:
-        """Return and clear the positions since the last call."""
         taken, self.positions = self.positions, {}
         return taken
 
