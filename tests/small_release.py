@@ -10,12 +10,14 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from include.declare.dataset import Dataset, declared_dataset, load_dataset
@@ -24,6 +26,7 @@ from include.ground.paths import warehouse
 from include.ground.settings import Settings
 from include.read.publication import find_publication, publish, published_tables
 from include.read.published_tables import PinnedTables
+from spark_jobs.backends.local.arrow_files import SUFFIX, added_files
 from spark_jobs.backends.local.runs import NextRun
 from spark_jobs.backends.release import Release, open_bronze, open_release, refined_batch, tables_of, unfinished_run
 from spark_jobs.jobs.tried_sample import SOURCE
@@ -83,8 +86,13 @@ class SmallRelease:
         self.release = replace(self.release, gold=gold)
 
     def ingest(self, records: Sequence[Record]) -> int:
-        """Commit the records as the next bronze batch, at the partitions' ends; return its number."""
-        return self.commit(*self._next_records(records))
+        """Commit the records as the next bronze batch, at the partitions' ends; return its number.
+
+        They come as from the backend's own reader of Kafka: as Arrow files, or as rows of Spark's source.
+        """
+        rows, ends = self._next_rows(records)
+        by_spark = self.settings.computes_with_spark
+        return self.commit(self._source(rows) if by_spark else partial(arrow_files, rows), ends)
 
     def commit(self, source: DataFrame | ArrowRecords | KafkaRecords, ends: dict[int, int]) -> int:
         """Commit a source's records, from the partitions' ends up to others, as the next batch; return its number."""
@@ -108,16 +116,16 @@ class SmallRelease:
 
     def source(self, records: Sequence[Record]) -> DataFrame:
         """Return the records as the Kafka source's next batch, without a commit."""
-        return self._next_records(records)[0]
+        return self._source(self._next_rows(records)[0])
 
-    def _next_records(self, records: Sequence[Record]) -> tuple[DataFrame, dict[int, int]]:
+    def _next_rows(self, records: Sequence[Record]) -> tuple[list[dict[str, Any]], dict[int, int]]:
         ends, rows = dict(self.ends), []
         for place, record in enumerate(records):
             at = ARRIVED + timedelta(seconds=7 * self.batches, milliseconds=place)
             offset = ends[record.partition] + record.hole
             rows.append(self._row(record, offset, at))
             ends[record.partition] = offset + 1
-        return self._source(rows), ends
+        return rows, ends
 
     def refine(self, first: int, last: int, now: float | None = None, following: NextRun | None = None) -> RunReport:
         """Refine bronze batches [first, last] and publish; `now` is the time for gold with an interval.
@@ -196,6 +204,18 @@ class SmallRelease:
             "query_id": f"{name}-query",
             "reference": current_versions(self.settings, self.dataset.name),
         }
+
+
+def arrow_files(rows: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
+    """Add rows of the Kafka source to a folder, a file for each partition, as `KafkaRanges` does; return the files."""
+    table = pa.Table.from_pylist(rows, schema=SOURCE)
+
+    def write(unfinished: Path) -> None:
+        for partition in sorted(set(table["partition"].to_pylist())):
+            with pa.ipc.new_file(unfinished / f"{partition:05d}{SUFFIX}", SOURCE) as file:
+                file.write_table(table.filter(pc.field("partition") == partition))
+
+    return added_files(folder, write)
 
 
 EMPTY_TABLES = TemporaryDirectory(prefix="empty tables ")
