@@ -17,6 +17,7 @@ from error_codes import raises
 from fewer_gold_tables import small_flights
 from pyspark.sql import SparkSession
 from simulated_deaths import Died, dying_at
+from slice_patcher import copy_state
 from small_release import SmallRelease, small_release
 
 from include.change.kind import PlanConflict
@@ -103,7 +104,7 @@ def prepared(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> D
 def site(prepared: DerivedSite, tmp_path: Path) -> DerivedSite:
     """Return the test's own copy."""
     settings = prepared.settings.model_copy(update={"state": tmp_path / "state"})
-    shutil.copytree(prepared.settings.state, settings.state)
+    copy_state(prepared.settings.state, settings.state)
     flights, weather = (
         SmallRelease(each.spark, settings, each.dataset, each.epoch, dict(each.ends), each.batches)
         for each in (prepared.flights, prepared.weather)

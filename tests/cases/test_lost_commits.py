@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from durable_disk import DurableDisk, write_files
 from pyspark.sql import SparkSession
+from slice_patcher import copy_state
 from small_events import departed, flight_event
 from small_release import Record, SmallRelease, small_release
 
@@ -40,7 +40,7 @@ def whole(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Smal
 @pytest.fixture
 def release(whole: SmallRelease, tmp_path: Path) -> SmallRelease:
     """A copy of the state, with its tables still closed."""
-    shutil.copytree(whole.settings.state, tmp_path / "state")
+    copy_state(whole.settings.state, tmp_path / "state")
     copied = small_release(whole.spark, Settings(state=tmp_path / "state"), "flights")
     copied.batches, copied.ends = whole.batches, dict(whole.ends)
     return copied
