@@ -62,6 +62,17 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         print(f"tests: worker {worker} ends with status {exitstatus}: {why}", file=sys.stderr, flush=True)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def disk_is_not_awaited() -> Iterator[None]:
+    """Force nothing to disk in this process, which takes milliseconds a file: a test loses no power.
+
+    Tests of what is forced stand in for `os.fsync` themselves; processes that tests start do force it.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
+        yield
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One session for all cases and parity tests, with the settings that drivers use, delta-spark included."""
