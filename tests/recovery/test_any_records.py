@@ -43,7 +43,7 @@ from spark_jobs.stream.preflight import last_records
 
 SEED = int(os.environ.get("HEADRACE_TEST_SEED", "1"))
 COUNT = int(os.environ.get("HEADRACE_TEST_RECORDS", "400"))
-DATASET = "anything"
+DATASET, BY_SPARK = "anything", "by_spark"
 
 
 @dataclass
@@ -105,6 +105,12 @@ def new_scene(spark: SparkSession, settings: Settings, dataset: str) -> Scene:
     return Scene(settings, release, random.Random(SEED))
 
 
+@pytest.fixture(scope="module")
+def by_spark(spark: SparkSession, broker_settings: Settings) -> Scene:
+    """Return a release whose batches Spark writes, where it can; each test adds one."""
+    return new_scene(spark, broker_settings.model_copy(update={"backend": "spark"}), BY_SPARK)
+
+
 @pytest.fixture
 def scene(spark: SparkSession, broker_settings: Settings) -> Scene:
     return new_scene(spark, broker_settings, DATASET)
@@ -138,32 +144,31 @@ ON_A_CLUSTER = {
     "unit", [pytest.param(unit, marks=[pytest.mark.extended] * (unit == "milliseconds")) for unit in ON_A_CLUSTER]
 )
 def test_batch_that_sparks_source_cannot_hold_is_read_by_the_driver(
-    spark: SparkSession, broker_settings: Settings, unit: str
+    spark: SparkSession, by_spark: Scene, unit: str
 ) -> None:
     time, is_held = ON_A_CLUSTER[unit]
-    name = f"cluster_{abs(time)}"
-    scene = new_scene(spark, broker_settings.model_copy(update={"backend": "spark"}), name)
+    scene, read = by_spark, list[Path]()
     records = [AnyRecord(partition, at, b"k", b"v") for partition in range(PARTITIONS) for at in (NOW_MS, time)]
-    scene.sent = send(scene.bootstrap, name, scene.chance, records)
-    ends = log_end_offsets(scene.bootstrap, name)
-    ranges, read = {partition: (0, end) for partition, end in ends.items()}, list[Path]()
+    sent = send(scene.bootstrap, BY_SPARK, scene.chance, records)
+    starts, ends = scene.release.ends, log_end_offsets(scene.bootstrap, BY_SPARK)
+    ranges = {partition: (starts[partition], end) for partition, end in ends.items()}
     options = complete_source_options(scene.settings, scene.bootstrap, {}, {})
-    with closing(KafkaRanges(spark, name, options, threading.Event())) as reader:
+    with closing(KafkaRanges(spark, BY_SPARK, options, threading.Event())) as reader:
 
         def here(folder: Path) -> list[Path]:
             read.append(folder)
             return reader.write(ranges, folder)
 
-        chosen = {"subscribe": name, "startingOffsets": "earliest"}
-        source = complete_source_options(scene.settings, scene.bootstrap, chosen, {})
+        bounds = {"startingOffsets": json.dumps({BY_SPARK: starts}), "endingOffsets": json.dumps({BY_SPARK: ends})}
+        source = complete_source_options(scene.settings, scene.bootstrap, {"subscribe": BY_SPARK, **bounds}, {})
         source.pop("minOffsetsPerTrigger", None)
         frame = spark.read.format("kafka").options(**source).load()
-        scene.release.commit(KafkaRecords(frame, here), ends)
+        number = scene.release.commit(KafkaRecords(frame, here), ends)
     assert bool(read) != is_held
-    found = DeltaTable(str(scene.release.bronze.spec.path)).to_pyarrow_table()
+    found = DeltaTable(str(scene.release.bronze.spec.path)).to_pyarrow_table(filters=[("_batch_id", "=", number)])
     rows = pl.DataFrame(pl.from_arrow(found)).with_columns(pl.col("timestamp").dt.timestamp("us"))
     assert {(row["partition"], row["offset"]): content_of(row) for row in rows.iter_rows(named=True)} == {
-        place: expected_content(record) for place, record in scene.sent.items()
+        place: expected_content(record) for place, record in sent.items()
     }
 
 

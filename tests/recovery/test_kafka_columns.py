@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import polars as pl
@@ -53,6 +54,19 @@ def settings(broker_settings: Settings) -> Settings:
     producer.flush(10)
     send_transactions(address, TOPIC)
     return broker_settings
+
+
+@pytest.fixture(scope="module", autouse=True)
+def jvm(settings: Settings) -> Iterator[None]:
+    """Keep the readers' JVM, which each test would start."""
+    with kafka.JVM.reader(settings.jars):
+        yield
+
+
+@pytest.fixture
+def own_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the test's readers a JVM of their own."""
+    monkeypatch.setattr(kafka, "JVM", type(kafka.JVM)())
 
 
 def chunks(settings: Settings, start: int, end: int) -> list[Chunk]:
@@ -148,6 +162,7 @@ def test_offset_that_kafka_does_not_have_ends_the_audit(settings: Settings) -> N
         chunks(settings, 50, 60)
 
 
+@pytest.mark.usefixtures("own_jvm")
 def test_readers_share_a_jvm_which_ends_with_the_last(settings: Settings) -> None:
     read = read_chunks(bootstrap_servers(settings), TOPIC, 0, 0, 5, settings.jars)
     other = read_chunks(bootstrap_servers(settings), TOPIC, 0, 0, 5, settings.jars)
@@ -160,6 +175,7 @@ def test_readers_share_a_jvm_which_ends_with_the_last(settings: Settings) -> Non
     assert process.poll() is not None
 
 
+@pytest.mark.usefixtures("own_jvm")
 def test_jvm_that_is_killed_ends_the_audit(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka, "CHUNK_RECORDS", 1)
     read = read_chunks(bootstrap_servers(settings), TOPIC, 0, 0, 5, settings.jars)
