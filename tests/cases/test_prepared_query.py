@@ -49,16 +49,16 @@ def names_of(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame([(n, f"name {n}") for n in range(10)], "n long, name string")
 
 
-@pytest.mark.parametrize("tasks", [1, 2])
 @pytest.mark.parametrize("name", QUERIES)
-def test_query_gives_the_rows_that_its_slot_has_now(spark: SparkSession, tmp_path: Path, name: str, tasks: int) -> None:
-    slot = Slot(spark, tmp_path / "slot", NUMBERS, tasks)
-    query = PreparedQuery(QUERIES[name](slot.rows))
+def test_query_gives_the_rows_that_its_slot_has_now(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    slots = [Slot(spark, tmp_path / f"slot of {tasks}", NUMBERS, tasks) for tasks in (1, 2)]
+    queries = [PreparedQuery(QUERIES[name](slot.rows)) for slot in slots]
     for numbers in ([1, 2, 3], [], [7, 7], list(range(1_000)), [4, 5]):
-        slot.fill(rows_of(*numbers))
         given = spark.createDataFrame(rows_of(*numbers).to_pandas(), NUMBERS)
-        expected = QUERIES[name](given).toArrow()
-        assert sorted(map(str, query.result().to_pylist())) == sorted(map(str, expected.to_pylist()))
+        expected = sorted(map(str, QUERIES[name](given).toArrow().to_pylist()))
+        for slot, query in zip(slots, queries, strict=True):
+            slot.fill(rows_of(*numbers))
+            assert sorted(map(str, query.result().to_pylist())) == expected, (numbers, slot)
 
 
 @pytest.mark.parametrize("name", QUERIES)
