@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -55,13 +56,20 @@ def settings(tmp_path: Path) -> Settings:
     return sales_settings(tmp_path)
 
 
-@pytest.fixture
-def warehouse(settings: Settings, kafka: WatchedKafka) -> SmallWarehouse:
-    """Return tables whose two batches were audited."""
-    made = write_sales(settings)
-    assert audit(settings, kafka).balanced
-    kafka.read = []
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> SmallWarehouse:
+    """Return tables whose two batches were audited; tests change copies of them."""
+    made = write_sales(sales_settings(tmp_path_factory.mktemp("audited")))
+    assert audit(made.settings, SmallKafka(VALUES | NEW, {0: 5, 1: 2})).balanced
     return made
+
+
+@pytest.fixture
+def warehouse(settings: Settings, audited: SmallWarehouse) -> SmallWarehouse:
+    """Return the test's own copy of these tables, whose files have the same times."""
+    shutil.copytree(audited.settings.state, settings.state, dirs_exist_ok=True)
+    names = {name: settings.state / path.relative_to(audited.settings.state) for name, path in audited.names.items()}
+    return replace(audited, settings=settings, names=names)
 
 
 def audit(settings: Settings, kafka: SmallKafka, *, full: bool = False) -> DatasetAudit:

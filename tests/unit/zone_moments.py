@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from importlib import resources
 from zoneinfo import ZoneInfo
 
@@ -23,6 +24,7 @@ EVERY_ZONE = bool(os.environ.get("HEADRACE_TEST_EVERY_ZONE"))
 YEARS = [1, 1582, 1883, 1900, 2100, 2400, 9998]
 
 
+@cache
 def distinct_zones() -> list[TimeZone]:
     """Return the zones of the database, of those with the same rules one."""
     found = {(zone.offset, zone.transitions, zone.rule): zone for zone in map(installed_zone, sorted(zone_names()))}
