@@ -27,6 +27,11 @@ def sql_identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def sql_names(names: Iterable[str]) -> str:
+    """Return names as a list of quoted SQL identifiers."""
+    return ", ".join(map(sql_identifier, names))
+
+
 def sql_path(name: str) -> str:
     """Return a column, or a field inside of one as `customer.total`, with each name quoted."""
     return ".".join(map(sql_identifier, name.split(".")))

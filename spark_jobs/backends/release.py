@@ -52,12 +52,10 @@ class Release:
 
     @property
     def dataset(self) -> Dataset:
-        """The dataset as this release declares it."""
         return self.writer.dataset
 
     @cached_property
     def interval_tables(self) -> Sequence[GoldTable]:
-        """The gold tables that are refreshed after an interval."""
         return [target for target in self.gold if target.gold.refresh_interval is not None]
 
 

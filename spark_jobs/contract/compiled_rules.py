@@ -89,7 +89,6 @@ class CompiledRule:
 
     @property
     def holds(self) -> Expression:
-        """Whether a record keeps the rule."""
         return ~self.violated
 
 

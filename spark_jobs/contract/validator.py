@@ -19,10 +19,9 @@ from include.declare.contract import Column, Contract
 from include.declare.contract_rules import REJECT, Rule
 from include.declare.envelopes import OPERATIONS, TOMBSTONE, has_tombstones
 from include.ground.record_coordinates import AFTER, BEFORE
-from spark_jobs.contract.child_reasons import BROKEN, is_distinct, rejected_alone, with_reasons_split
 from spark_jobs.contract.compiled_rules import compared, compiled_rule
 from spark_jobs.contract.literals import literal
-from spark_jobs.contract.payload_texts import without_envelope
+from spark_jobs.contract.payload_texts import UNREAD, without_envelope
 from spark_jobs.contract.record_reader import (
     NO_VALUE,
     PROVEN,
@@ -34,7 +33,6 @@ from spark_jobs.contract.record_reader import (
     microseconds,
     record_values,
 )
-from spark_jobs.contract.unread import UNREAD
 
 # The calendar that Python, Arrow and Delta's readers share; a time outside could be written but not read.
 FIRST_TIME = datetime(1, 1, 2, tzinfo=UTC)
@@ -64,11 +62,9 @@ class Place:
     around: Expression | None = None
 
     def field(self, name: str) -> Place:
-        """Return the place of an object's field."""
         return Place(self.value[name], _joined(self.path, f".{name}"), self.value)
 
     def element(self, value: Expression, key: Expression) -> Place:
-        """Return the place of an element of an array, or of a map's value."""
         return Place(value, _joined(self.path, "[", key.cast("string"), "]"))
 
 
@@ -186,6 +182,64 @@ def _length_bounds(column: Column, value: Expression) -> list[tuple[str, Express
     if column.values:
         rules.append(("enum", value.isin(*column.values)))
     return rules
+
+
+BROKEN = "_broken"
+"""The reasons of values that break a rule; `_faults` has those of values that have no type."""
+SHOWN = 64
+JSON_OPTIONS = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'",
+    "dateFormat": "yyyy-MM-dd",
+    "ignoreNullFields": "false",
+}
+
+
+def rejected_alone(contract: Contract) -> list[Elements]:
+    """Return the children that are rejected alone."""
+    return [each.elements(contract) for each in contract.children if each.rejects_alone]
+
+
+def is_distinct(children: Children) -> tuple[Expression, Expression]:
+    """Return whether no two elements have one identity, and the reasons: the first of them keeps it."""
+    found = F.transform(children.column, lambda each: _identity(children, each))
+    holds = F.size(F.array_distinct(found)) == F.size(found)
+
+    def reason(each: Expression, index: Expression) -> Expression:
+        path = F.concat(F.lit(f"{children.column}["), index.cast("string"), F.lit("]"))
+        named = F.lit("duplicate_child").alias("rule"), path.alias("column")
+        detail = F.substring(each.cast("string"), 1, SHOWN).alias("detail")
+        return F.when(F.array_position(found, each) <= index, F.struct(*named, detail))
+
+    return holds, F.filter(F.transform(found, reason), lambda each: each.isNotNull())
+
+
+def _identity(children: Children, element: Expression) -> Expression:
+    values = [element[name] for name in children.identity]
+    return values[0] if len(values) == 1 else F.to_json(F.struct(*values), JSON_OPTIONS)
+
+
+def with_reasons_split(lenient: Sequence[Elements], rows: DataFrame) -> DataFrame:
+    """Return rows with `_faults` and BROKEN as rows with `_reasons`, against the record, and BAD_CHILDREN.
+
+    What is wrong with a type hides what its value breaks: in the record, and in each of these children.
+    """
+    pattern, nothing = "|".join(f"(?:{each.path})" for each in lenient), F.filter(BROKEN, lambda _: F.lit(False))
+    faults, broken = F.coalesce("_faults", nothing), F.col(BROKEN)
+
+    def element(reason: Expression) -> Expression:
+        return F.regexp_extract(reason["column"], pattern, 0)
+
+    def of_record(reasons: Expression) -> Expression:
+        return F.filter(reasons, lambda each: element(each) == "")
+
+    def of_children(reasons: Expression) -> Expression:
+        return F.filter(reasons, lambda each: element(each) != "")
+
+    faulty = F.transform(faults, element)
+    unhidden = F.filter(of_children(broken), lambda each: ~F.array_contains(faulty, element(each)))
+    against = F.when(F.size(of_record(faults)) > 0, of_record(faults)).otherwise(of_record(broken))
+    kept = [F.col(name) for name in rows.columns if name not in ("_faults", BROKEN)]
+    return rows.select(*kept, against.alias("_reasons"), F.concat(of_children(faults), unhidden).alias(BAD_CHILDREN))
 
 
 FOLLOWING = StructType(
@@ -370,7 +424,6 @@ def _without_nulls(reasons: list[Expression]) -> Expression:
 
 
 def _no_reasons() -> Expression:
-    """No reasons."""
     return F.array().cast(REASONS)
 
 

@@ -48,7 +48,6 @@ class WatchedRows:
             self._observation._jo = manager.getOrNewObservation(self._observation._name, self._id)
 
     def counts(self) -> Counts:
-        """Return the counts of the rows that were written."""
         observed = self._observation.get if self._rules else {}
         return {
             name: {

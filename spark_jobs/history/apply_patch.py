@@ -49,7 +49,6 @@ class PatchedReference:
     offsets: Mapping[int, Sequence[int]]
 
     def has(self, position: Position) -> bool:
-        """Whether a record lies within the bounds."""
         first, last = self.offsets.get(position[0], (0, -1))
         return first <= position[1] <= last
 
@@ -147,19 +146,15 @@ class Patch:
     reference: Mapping[str, int] | None = None
 
     def removed(self, table: Table) -> Path:
-        """Return the folder of the rows to remove from a table."""
         return self.folder.rows("removed" if self.direction is PatchDirection.APPLY else "added", table.spec.name)
 
     def added(self, table: Table) -> Path:
-        """Return the folder of the rows to add to a table."""
         return self.folder.rows("added" if self.direction is PatchDirection.APPLY else "removed", table.spec.name)
 
     def files(self, table: Table) -> list[Path]:
-        """Return the files of the rows to remove and to add."""
         return [p for state in ("removed", "added") for p in parquet_files(self.folder.rows(state, table.spec.name))]
 
     def app_id(self, release: Release) -> str:
-        """The app id of the plan's commits."""
         return plan_app_id(release.dataset.name, release.dataset.release, self.plan)
 
 

@@ -110,7 +110,6 @@ class Pin:
         return self if self.batch_of_source < 0 else replace(self, built_over=built)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the pin as a job reports it."""
         over = {} if self.built_over is None else {"over": publication_json(self.built_over)}
         return {"published": publication_json(self.published), **over}
 

@@ -21,7 +21,7 @@ from include.declare.derived_dataset import DerivedDataset, DerivedGold
 from include.declare.grain_range import GrainRange, Shift
 from include.ground.app_ids import plan_app_id
 from include.ground.settings import Settings
-from include.ground.sql_quoting import same_sql, sql_identifier
+from include.ground.sql_quoting import same_sql, sql_names
 from include.read.publication import Publication
 from include.state.release_files import PatchDirection, PatchInProgress
 from spark_jobs.backends.backend import Backend, Metadata, Transaction
@@ -62,7 +62,6 @@ class DerivedSlice:
 
     @property
     def schema(self) -> StructType:
-        """The columns for readers."""
         return visible(self.published.schema)
 
     def rows(self, state: str) -> Path:
@@ -71,7 +70,6 @@ class DerivedSlice:
 
     @property
     def spans(self) -> Mapping[str, tuple[Any, Any]]:
-        """The range as bounds of the grain's column."""
         return {self.inside.column: (self.inside.low, self.inside.high)} if self.inside else {}
 
     def chosen(self, rows: DataFrame) -> DataFrame:
@@ -110,7 +108,7 @@ def rebuild_derived(spark: SparkSession, slice_: DerivedSlice, sources: Sources)
     """Write the range's rows before and after, and the grains to correct; return how many grains differ."""
     grain = slice_.gold.grain
     with computed_again(spark, slice_, sources) as duck:
-        duck.save(f"select distinct {_names(grain)} from differing", slice_.rows("grains"))
+        duck.save(f"select distinct {sql_names(grain)} from differing", slice_.rows("grains"))
         kept = f"select * from published anti join differing on {same_sql(grain, 'published', 'differing')}"
         changed = f"select * from fresh semi join differing on {same_sql(grain, 'fresh', 'differing')}"
         duck.save(f"{kept} union all {changed}", slice_.rows("after"))
@@ -121,20 +119,16 @@ def examine_derived(spark: SparkSession, slice_: DerivedSlice, sources: Sources)
     """Return `rows` published, `grains`, rows `missing` and `surplus`, and the grain of one of these as `sample`."""
     grain = slice_.gold.grain
     with computed_again(spark, slice_, sources) as duck:
-        sample = duck.rows(f"select {_names(grain)} from differing order by all limit 1")
+        sample = duck.rows(f"select {sql_names(grain)} from differing order by all limit 1")
         return {
             "rows": duck.count("select 1 from published"),
-            "grains": duck.count(f"select distinct {_names(grain)} from published"),
+            "grains": duck.count(f"select distinct {sql_names(grain)} from published"),
             "missing": duck.count("select 1 from differing where _in_other"),
             "surplus": duck.count("select 1 from differing where _in_one"),
             "sample": ", ".join(f"{name}={value}" for name, value in zip(grain, *sample, strict=True))
             if sample
             else "",
         }
-
-
-def _names(grain: tuple[str, ...]) -> str:
-    return ", ".join(map(sql_identifier, grain))
 
 
 def commit_run(table: DerivedTable, run: DerivedInput, backend: Backend, facts: Metadata, staging: Path) -> None:
@@ -182,7 +176,6 @@ class DerivedPatch:
 
     @property
     def app_id(self) -> str:
-        """The app id of its commits."""
         return plan_app_id(self.facts["dataset"], self.facts["release"], self.recorded.plan)
 
     @property
@@ -200,7 +193,6 @@ class DerivedPatch:
             self._refuse_outdated(table, published)
 
     def commit(self) -> None:
-        """Put the patch's rows in place, once in each table."""
         for table in self.tables:
             self._commit(table)
             pass_step(Step.PATCH_GOLD_COMMITTED, self.number)
@@ -229,14 +221,13 @@ class DerivedPatch:
     def _differ(self, table: DerivedTable, state: str, view: Callable[[DuckSession], None]) -> bool:
         """Return whether the patch's grains have other rows in a state than in the view `found`; `view` creates it."""
         schema, grain = visible(table.target.table.spec.data_schema), table.grain
-        names = ", ".join(f'"{name}"' for name in schema.fieldNames())
         with duckdb_session() as duck:
             duck.view_folder("patched", self._rows(table, "grains"), table.grains_schema)
             duck.view_folder("stored", self._rows(table, state), schema)
             view(duck)
             for one in ("found", "stored"):
                 rows = f"{one} semi join patched on {same_sql(grain, one, 'patched')}"
-                duck.view_query(f"{one}_rows", f"select {names} from {rows}")
+                duck.view_query(f"{one}_rows", f"select {sql_names(schema.fieldNames())} from {rows}")
             find_differing_rows(duck, "found_rows", "stored_rows", grain)
             return bool(duck.count("select 1 from differing"))
 

@@ -20,7 +20,7 @@ from include.declare.gold import EVERY_RUN, Gold
 from include.declare.windows import Session
 from include.ground.errors import Terminal
 from include.ground.record_coordinates import POSITION
-from include.ground.sql_quoting import same_sql
+from include.ground.sql_quoting import same_sql, sql_names
 from spark_jobs.backends.backend import Backend, Sql
 from spark_jobs.backends.local.arrow_files import rows_in_folder
 from spark_jobs.history.rebuild_slice import PlanFolder
@@ -46,7 +46,6 @@ class SessionReach:
 
     @property
     def spans(self) -> DataFrame:
-        """The reach as a frame."""
         return read_folder(self.target.spark, self.folder, self._schema)
 
     @property
@@ -66,7 +65,6 @@ class SessionReach:
         return [file for file in files if any(file.overlaps(column, *span) for span in spans)]
 
     def rows(self, silver: DataFrame) -> DataFrame:
-        """Return the rows of silver in the reach."""
         column = self.session.column
         return in_reach(self.target.gold.keys, silver, (column, column), self.spans, others=False)
 
@@ -262,7 +260,7 @@ def _save_rows_before(sql: Sql, gold: _SliceGold, complete: int) -> None:
     sql.view_folder("touched", touched, grains_schema(target))
     rows = _touched_rows(sql, target, planned_reach(target, gold.folder))
     _refuse_expired(sql, target, rows, complete)
-    names = ", ".join(f'"{column}"' for column in compared_columns(target).fieldNames())
+    names = sql_names(compared_columns(target).fieldNames())
     sql.save(f"select {names} from {rows}", gold.rows("before"))
 
 
@@ -272,8 +270,8 @@ def _save_grains_to_correct(sql: Sql, gold: _SliceGold) -> None:
     for state in ("before", "after"):
         sql.view_folder(state, gold.rows(state), compared_columns(gold.target))
     sql.view_folder("moved", gold.staging("moved"), schema)
-    columns = ", ".join(f'"{column}"' for column in gold.target.gold.grain_columns)
-    shown = ", ".join(f'"{column}"' for column in compared_columns(gold.target).fieldNames())
+    columns = sql_names(gold.target.gold.grain_columns)
+    shown = sql_names(compared_columns(gold.target).fieldNames())
     sql.save(DIFFERING.format(columns=columns, all_columns=shown), gold.staging("differing"))
     sql.view_folder("differing", gold.staging("differing"), schema)
     sql.save("select * from differing union select * from moved", gold.rows("grains"))
@@ -304,7 +302,7 @@ def _refuse_expired(sql: Sql, target: GoldTable, rows: str, complete: int) -> No
     old = f"from {rows} where _first_batch < {complete}"
     if complete and (count := sql.count(f"select 1 {old}")):
         columns = target.gold.row_columns
-        named = ", ".join(f'"{column}"' for column in columns)
+        named = sql_names(columns)
         values = sql.rows(f"select {named} {old} order by all limit 1")[0]
         shown = ", ".join(f"{column}={value}" for column, value in zip(columns, values, strict=True))
         raise GrainsExpired(target.table.spec.name, count, shown)

@@ -56,7 +56,6 @@ class PlanFolder:
         return self.path / state / table
 
     def staging(self, name: str) -> Path:
-        """Folder for unfinished work."""
         return self.path / "_staging" / name
 
 

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from include.declare.gold import Gold
 from include.ground.record_coordinates import POSITION, RANK
 from include.ground.settings import Settings
+from include.ground.sql_quoting import same_sql, sql_names
 from include.read.rejected_records import DecidedRecord, Position
 from spark_jobs.backends.backend import Backend, Sql, run_records
 from spark_jobs.backends.local.arrow_files import rows_in_files
@@ -62,7 +63,6 @@ class ChosenDecisions(RecordDecisions):
     chosen: Mapping[Position, DecidedRecord] = field(default_factory=dict)
 
     def for_batches(self, batches: tuple[int, int], until: int) -> dict[Position, DecidedRecord]:
-        """Return the chosen decisions."""
         return dict(self.chosen)
 
 
@@ -170,7 +170,7 @@ class _History:
             sql.view_candidates("candidates", writer, files.accepted)
             for state in ("removed", "added"):
                 sql.view_files(f"silver_{state}", self.rows(state, writer.silver), silver.data_schema)
-            columns = ", ".join(f'"{name}"' for name in dict.fromkeys([*writer.dataset.pipeline.identity, *RANK]))
+            columns = sql_names(dict.fromkeys([*writer.dataset.pipeline.identity, *RANK]))
             sql.view_query("recomputed", RECOMPUTED.format(columns=columns, rank=", ".join(RANK), first=run.first))
             sql.find_duplicates(writer.dataset, "accepted", "recomputed")
             sql.view_rejected("rejected_rows", writer.dataset)
@@ -210,7 +210,6 @@ class _History:
         self._keep(found, differing)
 
     def _differing(self, tables: Sequence[Table], found: PlanFolder) -> set[Position]:
-        """Return the records that differ."""
         differing: set[Position] = set()
         for table in tables:
             with self.backend.sql() as sql:
@@ -228,7 +227,6 @@ class _History:
             shutil.rmtree(found.path)
 
     def differences(self, table: Table) -> Differences:
-        """Return how silver or rejected differs."""
         identity = self.writer.dataset.pipeline.identity if table is self.writer.silver else ()
         with duckdb_session() as duck:
             for state in ("removed", "added"):
@@ -273,15 +271,14 @@ def compare_gold(history: _History, target: GoldTable) -> Differences:
     with history.backend.sql() as sql:
         sql.view_table("published", table, table.files())
         sql.view_folder("recomputed", written, shown)
-        columns = ", ".join(f'"{name}"' for name in shown.fieldNames())
+        columns = sql_names(shown.fieldNames())
         _view_complete(sql, gold, first_unexpired_batch(history.writer, "silver"))
         sql.create_table("differing", DIFFERING.format(columns=columns))
         for sign, (state, place) in zip((1, -1), states.items(), strict=True):
             copies = sql.numbers.format(f"{sign} * _copies")
             sql.save(COPIES.format(columns=columns, sign=sign, copies=copies), place)
             sql.view_folder(state, place, shown)
-        same = " and ".join(f'p."{key}" is not distinct from removed."{key}"' for key in keys)
-        source = f"published as p semi join removed on {same}"
+        source = f"published semi join removed on {same_sql(keys, 'published', 'removed')}"
         first, last = sql.rows(f"select min(_first_batch), max(_last_batch) from {source}")[0]
     with duckdb_session() as duck:
         for state, place in states.items():
@@ -296,13 +293,13 @@ def compare_gold(history: _History, target: GoldTable) -> Differences:
 def _view_complete(sql: Sql, gold: Gold, first: int) -> None:
     """Create views of both sides without grains that have records of batches before `first`, which have expired."""
     keys = gold.grain_columns
-    names, same = (", ".join(f'"{key}"' for key in keys), " and ".join(SAME_KEY.format(key=key) for key in keys))
-    sql.create_table("expired", f"select distinct {names} from published where _first_batch < {first}")
+    sql.create_table("expired", f"select distinct {sql_names(keys)} from published where _first_batch < {first}")
     for side in ("published", "recomputed"):
-        sql.view_query(f"{side}_complete", f"select l.* from {side} as l anti join expired as r on {same}")
+        sql.view_query(
+            f"{side}_complete", f"select * from {side} anti join expired on {same_sql(keys, side, 'expired')}"
+        )
 
 
-SAME_KEY = 'l."{key}" is not distinct from r."{key}"'
 # Silver before the slice, as recomputed.
 RECOMPUTED = """
 select {columns} from candidates anti join silver_removed using ({rank}) where _batch_id < {first}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from include.declare.measures import SUM_ERROR
 from include.ground.record_coordinates import POSITION
-from include.ground.sql_quoting import sql_identifier
+from include.ground.sql_quoting import same_sql, sql_identifier, sql_names
 from spark_jobs.backends.local.duckdb_session import DuckSession
 from spark_jobs.tables.delta_table import Table
 
@@ -53,13 +53,12 @@ def row_differences(
     """
     columns = duck.columns("removed")
     unequal = [_unequal(name, near=name in doubles) for name in columns]
-    same = " and ".join(f'r."{key}" is not distinct from a."{key}"' for key in [*keys, "_copy"])
     duck.view_query(
         "pairs",
         PAIRS.format(
-            removed=SIDE.format(view="removed", keys=_listed(keys), columns=_listed(columns)),
-            added=SIDE.format(view="added", keys=_listed(keys), columns=_listed(columns)),
-            same=same,
+            removed=SIDE.format(view="removed", keys=sql_names(keys), columns=sql_names(columns)),
+            added=SIDE.format(view="added", keys=sql_names(keys), columns=sql_names(columns)),
+            same=same_sql([*keys, "_copy"], "r", "a"),
             keys=", ".join(f'coalesce(r."{key}", a."{key}") as "_key_{key}"' for key in keys),
             names=", ".join(_text(f'coalesce(r."{name}", a."{name}")') for name in shown) or "null",
             published=", ".join(_text(f'r."{name}"') for name in columns),
@@ -69,7 +68,7 @@ def row_differences(
         ),
     )
     counts = {str(kind): int(count) for kind, count in duck.rows("select kind, count(*) from pairs group by all")}
-    order = ", ".join(f'"_key_{key}"' for key in keys)
+    order = sql_names(f"_key_{key}" for key in keys)
     positions = order if tuple(keys) == POSITION else "null, null"
     samples = [
         DifferentRow(
@@ -89,10 +88,6 @@ def row_differences(
         )
     ]
     return Differences(table.spec.name, table.rows, counts, samples)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names)
 
 
 def _text(value: str) -> str:

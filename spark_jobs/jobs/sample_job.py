@@ -19,7 +19,7 @@ from pathlib import Path
 from include.declare.dataset import declared_dataset
 from include.ground.errors import HeadraceError
 from include.ground.settings import Settings
-from spark_jobs.backends.session_start import begin_session
+from spark_jobs.backends.spark_session import begin_session
 from spark_jobs.jobs.bounded_job import report, run_job
 from spark_jobs.tables.log_lines import error_reason
 

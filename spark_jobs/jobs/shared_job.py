@@ -28,7 +28,7 @@ from include.ground.processes import stop_on
 from include.ground.settings import Settings, load_settings
 from include.state.lease import LeaseRole, take_lease
 from include.state.process_states import stream_name
-from spark_jobs.backends.session_start import activate, begin_session
+from spark_jobs.backends.spark_session import activate, begin_session
 from spark_jobs.jobs.bounded_job import DONE, FAILED, REFUSED, use_utc
 from spark_jobs.jobs.drive_stream import drive
 from spark_jobs.stream.pacing import DriverProcess, Tempo, shared_tempo
@@ -55,7 +55,6 @@ class SharedDataset:
     """When its process went, by the monotonic clock."""
 
     def begin(self, settings: Settings, session: SparkSession, tempo: Tempo) -> None:
-        """Run the dataset's driver in a thread."""
         work = (settings, session, tempo)
         self.thread = threading.Thread(target=self._run, args=work, name=self.name, daemon=True)
         self.thread.start()

@@ -32,6 +32,7 @@ from include.ground.errors import Refused, Terminal
 from include.ground.paths import patch_path
 from include.ground.record_coordinates import CONTENT
 from include.ground.settings import Settings
+from include.ground.sql_quoting import same_sql, sql_names
 from include.read.publication import Publication, read_publication, tables_of
 from include.read.published_tables import BatchOffsets, batch_offsets, open_dataset
 from include.state.release_files import PlanBuild, plan_build_file, planned_slice_file
@@ -58,7 +59,7 @@ from spark_jobs.tables.spark_files import parquet_files
 ANTI_JOIN = 'anti join {other} using ("partition", "offset")'
 DIFFERING = f"""
 select "partition", "offset" from kafka as k join known as b using ("partition", "offset")
-where not ({" and ".join(f'k."{name}" is not distinct from b."{name}"' for name in CONTENT)})
+where not ({same_sql(CONTENT, "k", "b")})
 order by all limit 1
 """
 
@@ -166,7 +167,7 @@ def slice_records(
     bronze, old, from_kafka = release.writer.bronze, Slice(requested.of(BRONZE)), Slice(requested.of(KAFKA))
     target = folder.staging("records")
     with release.backend.sql() as sql:
-        records, columns = [], ", ".join(f'"{name}"' for name in bronze.spec.data_schema.fieldNames())
+        records, columns = [], sql_names(bronze.spec.data_schema.fieldNames())
         if old.spans:
             _view_bronze(sql, "old", bronze, old, published.batch)
             records.append(f"select {columns} from old")

@@ -18,7 +18,7 @@ from include.ground.paths import lease_path
 from include.ground.processes import stop_on
 from include.ground.settings import load_settings
 from include.state.lease import LeaseRole, take_lease
-from spark_jobs.backends.session_start import begin_session
+from spark_jobs.backends.spark_session import begin_session
 from spark_jobs.jobs.bounded_job import FAILED, REFUSED, use_utc
 from spark_jobs.tables.failpoints import Step, pass_step
 from spark_jobs.tables.log_lines import log_line

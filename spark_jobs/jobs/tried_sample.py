@@ -25,7 +25,7 @@ from include.read.publication import published_tables
 from include.read.published_tables import PinnedTables
 from spark_jobs.backends.local.bronze import commit_bronze
 from spark_jobs.backends.release import open_release
-from spark_jobs.backends.session_start import activate
+from spark_jobs.backends.spark_session import activate
 from spark_jobs.layers.bronze import BronzeBatch, bronze_spec
 from spark_jobs.stream.refine import refine
 from spark_jobs.tables.delta_table import Table

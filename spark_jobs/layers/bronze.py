@@ -61,7 +61,6 @@ class IdleSet:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What a batch's commit says of it."""
         return {IDLE: sorted(self.partitions), **({WOKEN: self.woken} if self.woken >= 0 else {})}
 
 
@@ -107,7 +106,6 @@ class ReleasedBronze:
         return not is_file_set(partition) or partition in self.file_sets
 
     def count_rows(self, first: int, last: int) -> int:
-        """Return how many records of batches [first, last] there are."""
         return self.table.rows_of_batches(self.batch_files(first, last), first, last)
 
 

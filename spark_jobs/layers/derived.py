@@ -79,12 +79,10 @@ class SourceTable:
         return read_files(spark, self.schema, [self.table.path / path for path in paths])
 
     def all_rows(self, spark: SparkSession) -> DataFrame:
-        """Return all rows."""
         return self.rows(spark, [file["path"] for file in self.files])
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of its files are still there."""
         return all((self.table.path / file["path"]).exists() for file in self.files)
 
     def rows_near(self, spark: SparkSession, shifts: Shifts, grains: Spans) -> DataFrame:
@@ -218,12 +216,10 @@ class DerivedTable:
 
     @property
     def grain(self) -> tuple[str, ...]:
-        """The columns that name a grain."""
         return self.declared.grain
 
     @property
     def grains_schema(self) -> StructType:
-        """The types of the grain's columns."""
         return StructType([self.target.table.spec.schema[name] for name in self.grain])
 
     def replaced(self, folder: Path, fresh: DataFrame, number: int) -> ReplacedGrains:

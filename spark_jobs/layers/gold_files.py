@@ -72,7 +72,6 @@ class PiecePolicy:
     rewritten: int = 32
 
     def piece_size(self, table_size: int) -> int:
-        """Return the size of a piece in a table of `table_size` bytes."""
         return max(self.smallest, int(4 * table_size**0.5))
 
 
@@ -91,7 +90,6 @@ class GoldTable:
 
     @cached_property
     def grain_columns(self) -> Sequence[str]:
-        """The columns that name a grain."""
         return self.gold.grain_columns
 
 

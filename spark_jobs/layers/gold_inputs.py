@@ -6,7 +6,6 @@ Inputs are passed to the merges of gold in memory, and stored nowhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -47,7 +46,6 @@ class GoldInputs:
 
     @property
     def names(self) -> list[str]:
-        """The columns that the merges read."""
         return [*self.columns, *self.inputs.values()]
 
     def added(self, silver: DataFrame) -> DataFrame:
@@ -72,8 +70,3 @@ def _guarded(expression: Expression) -> str:
     if expression.where == "true":
         return expression.sql
     return f"case when (\n{expression.where}\n) then (\n{expression.sql}\n) end"
-
-
-def names_in_sql(names: Sequence[str]) -> str:
-    """Return names as a list of quoted SQL identifiers."""
-    return ", ".join(f'"{name}"' for name in names)

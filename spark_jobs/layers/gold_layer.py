@@ -67,7 +67,6 @@ class SilverPart:
     until: Start | None = None
 
     def rows(self, target: GoldTable, silver: Table) -> DataFrame:
-        """Return the rows of silver."""
         return silver.read_batches(target.spark, self.files, self.first, self.last)
 
     def within(self, windowed: DataFrame) -> DataFrame:
@@ -109,7 +108,6 @@ class GoldUpdate:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The metadata of a commit with this update."""
         return {REFRESH_KEY: self.refreshed.as_json()} if self.refreshed else {}
 
 

@@ -27,9 +27,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from include.declare.changes import ChangesGold
+from include.declare.children import BAD_CHILDREN, INDEX, Elements
 from include.declare.gold import AdditiveGold, ChildGold, Gold, LatestGold, QueryGold
 from include.declare.state_by_key import PLACE, FoldGold, LastGold
-from spark_jobs.layers.child_rows import source_rows
 from spark_jobs.layers.gold_measures import gold_measures
 from spark_jobs.layers.gold_windows import NUMBER, numbered_sessions, windowed
 from spark_jobs.layers.row_provenance import (
@@ -40,6 +40,32 @@ from spark_jobs.layers.row_provenance import (
     rows_in_grains,
     with_grains_replaced,
 )
+
+ELEMENT, OF_ELEMENT = "_element", "_reasons_of_element"
+
+
+def source_rows(over: Elements | None, silver: DataFrame) -> DataFrame:
+    """Return the rows from which a table is computed: those of silver, or a row for each of its elements."""
+    if over is None:
+        return silver
+    parent, bad = over.parent_columns(silver.columns), [F.col(BAD_CHILDREN)] if over.rejects else []
+    rows = silver.select(*map(_named, parent), *bad, F.posexplode(_named(over.column)).alias(INDEX, ELEMENT))
+    if over.rejects:
+        rows = rows.withColumn(OF_ELEMENT, F.filter(BAD_CHILDREN, lambda reason: _is_of(over, reason)))
+        rows = rows.where((F.coalesce(F.size(OF_ELEMENT), F.lit(0)) > 0) == F.lit(over.are_rejected))
+    values = [F.col(ELEMENT)[name].alias(name) for name in over.fields]
+    reasons = [F.col(OF_ELEMENT).alias("reasons")] if over.are_rejected else []
+    return rows.select(*map(_named, parent), F.col(INDEX).cast("long").alias(INDEX), *values, *reasons)
+
+
+def _is_of(over: Elements, reason: Column) -> Column:
+    """Whether a reason names the element of a row."""
+    return F.regexp_extract(reason["column"], over.path, 1) == F.col(INDEX).cast("string")
+
+
+def _named(name: str) -> Column:
+    return F.col(f"`{name}`")
+
 
 Within = Callable[[DataFrame], DataFrame]
 """Which rows with their windows count."""
@@ -118,7 +144,6 @@ class AdditiveGoldRows(GoldRows):
         self.measures = gold_measures(gold.measures)
 
     def merged(self, old: DataFrame, sources: Sources, whole: Callable[[], DataFrame], batch: int) -> DataFrame:
-        """Return `old` rows merged with the partial results of new ones."""
         return self.added(old, self.of_sources(sources, batch))
 
     def touched_by(self, sources: Sources, batch: int, old: DataFrame) -> DataFrame:
@@ -164,7 +189,6 @@ class LatestGoldRows(GoldRows):
     """The newest row per key."""
 
     def merged(self, old: DataFrame, sources: Sources, whole: Callable[[], DataFrame], batch: int) -> DataFrame:
-        """Return the newest row per key of the `old` rows and of new ones, with the history of both."""
         candidates = self._candidates(_union([self._counted(rows) for rows, _ in sources]), batch)
         return self._newest(old.select(*candidates.columns).unionByName(candidates))
 
@@ -220,13 +244,11 @@ class QueryGoldRows(GoldRows):
     """The result of the dataset's SQL over whole grains."""
 
     def merged(self, old: DataFrame, sources: Sources, whole: Callable[[], DataFrame], batch: int) -> DataFrame:
-        """Return `old` with the rows of the touched grains replaced by the query's over all rows of them."""
         grains, silver = self.touched_by(sources, batch, old), whole()
         self._chosen(silver, F.broadcast(grains)).createOrReplaceTempView("silver")
         return with_grains_replaced(self.grain, old, self._evaluated(silver.sparkSession), grains, batch)
 
     def complete(self, silver: DataFrame, batch: int) -> DataFrame:
-        """Return the rows of all grains that are touched."""
         return self.of_grains(silver, self.touched(silver), batch)
 
     def of_grains(self, silver: DataFrame, grains: DataFrame, batch: int) -> DataFrame:
@@ -239,7 +261,6 @@ class QueryGoldRows(GoldRows):
         return self._evaluated(rows.sparkSession).select("*", *first_provenance(batch, self.grain[0]))
 
     def _evaluated(self, spark: SparkSession) -> DataFrame:
-        """Return the query's rows over the view `silver`."""
         return spark.sql(self.gold.query)
 
 
@@ -247,7 +268,6 @@ class ChildGoldRows(GoldRows):
     """One row per child. A run's records are new, so it only adds."""
 
     def merged(self, old: DataFrame, sources: Sources, whole: Callable[[], DataFrame], batch: int) -> DataFrame:
-        """Return `old` rows and the new ones."""
         new = self.of_sources(sources, batch)
         return old.select(*new.columns).unionByName(new)
 

@@ -35,9 +35,8 @@ from include.ground.schema_registry import (
 )
 from include.ground.settings import Settings
 from include.read.rejected_records import DecidedRecord, DecisionLogReader, Position
-from spark_jobs.contract.payload_texts import PayloadTexts
+from spark_jobs.contract.payload_texts import UNREAD, PayloadTexts
 from spark_jobs.contract.record_reader import REASONS
-from spark_jobs.contract.unread import UNREAD
 from spark_jobs.contract.validator import Validator
 
 Frames = Mapping[str, DataFrame]

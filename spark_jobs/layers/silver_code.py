@@ -33,9 +33,8 @@ from include.declare.yaml_declarations import DeclarationRefused, Document, Key,
 from include.ground.errors import Terminal, mask_secrets
 from include.ground.record_coordinates import COORDINATES
 from include.ground.settings import Settings
-from spark_jobs.layers.child_rows import source_rows
 from spark_jobs.layers.gold_measures import gold_measures
-from spark_jobs.layers.gold_rows import gold_rows
+from spark_jobs.layers.gold_rows import gold_rows, source_rows
 from spark_jobs.layers.gold_windows import windowed
 from spark_jobs.tables.delta_table import nullable_columns
 from spark_jobs.tables.spark_files import no_rows
@@ -61,7 +60,6 @@ class SourceLoader(SourceFileLoader):
     """Compiles a module from its source: byte code in `__pycache__` is outside the release's content hash."""
 
     def get_code(self, fullname: str) -> CodeType:
-        """Return the compiled source; no byte code is read or written."""
         path = self.get_filename(fullname)
         return self.source_to_code(self.get_data(path), path)
 

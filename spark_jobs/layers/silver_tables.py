@@ -59,7 +59,6 @@ class Month:
 
     @property
     def column(self) -> Column:
-        """The month as Spark computes it."""
         month = F.date_format(self.time, "yyyy-MM")
         if self.is_arrival:
             month = F.greatest(F.least(month, F.lit(LAST_MONTH)), F.lit(FIRST_MONTH))
@@ -67,7 +66,6 @@ class Month:
 
     @property
     def in_duckdb(self) -> str:
-        """The month in DuckDB's SQL."""
         month = f"strftime({sql_identifier(self.time)}, '%Y-%m')"
         return f"greatest(least({month}, '{LAST_MONTH}'), '{FIRST_MONTH}')" if self.is_arrival else month
 
@@ -103,12 +101,10 @@ class SilverTables:
 
     @cached_property
     def validated_schema(self) -> StructType:
-        """The columns of validated records."""
         return validated_schema(self.dataset.contract)
 
     @cached_property
     def records(self) -> ReleasedBronze:
-        """The records of which the release consists."""
         return ReleasedBronze(self.bronze, frozenset(each.partition for each in self.dataset.file_sets))
 
     @property
@@ -117,7 +113,6 @@ class SilverTables:
         return self.staging.with_name(QUERIES)
 
     def app_id(self, table: str) -> str:
-        """Return the app id of the release's commits to `silver` or `rejected`."""
         return release_app_id(self.dataset.name, self.dataset.release, table)
 
 
@@ -213,7 +208,6 @@ class RefineRun:
 
     @property
     def batches(self) -> tuple[int, int]:
-        """First and last batch."""
         return self.first, self.last
 
     @property

@@ -167,7 +167,6 @@ class ActiveReleases(Owned):
 
     @property
     def all_releases(self) -> Sequence[ActiveRelease]:
-        """The published release, then its shadows."""
         return (self.published, *self.shadows)
 
     @property
@@ -206,7 +205,6 @@ class ActiveReleases(Owned):
         return [each.release for each in self.all_releases]
 
     def compact(self) -> Mapping[str, Any]:
-        """Expire old batches, compact small files and remove obsolete ones."""
         releases, owner = self.opened(), self.published.lease
         for each in expire_batches(self.settings, releases, datetime.now(UTC), owner.is_held):
             log_line(each.report)

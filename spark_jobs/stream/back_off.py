@@ -49,7 +49,6 @@ class BackOff:
 
     @property
     def is_pausing(self) -> bool:
-        """Whether the work must wait."""
         return self.clock() < self.ends_at
 
     def lengthen(self) -> float:
@@ -80,11 +79,9 @@ class AutomaticStep:
     next_check: float = field(default_factory=lambda: time.monotonic() + FIRST_CHECK)
 
     def is_pausing(self) -> bool:
-        """Return whether the next check is not due yet."""
         return self.clock() < self.next_check
 
     def pause(self, seconds: float) -> None:
-        """Check again after `seconds`."""
         self.next_check = self.clock() + seconds
 
     def guarded(self, work: Callable[[], bool], failure: str, *ending: type[Exception]) -> bool:

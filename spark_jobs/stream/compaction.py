@@ -57,7 +57,6 @@ class CompactionPolicy:
     rows: int = sys.maxsize
 
     def is_small(self, file: DataFile) -> bool:
-        """Whether a file is compacted."""
         return file.size < self.small and file.rows < self.rows / 2
 
 

@@ -287,7 +287,6 @@ class DerivedRelease(Owned):
         return {root / each.path: {each.version} for each in published.tables.values()} if published else None
 
     def compact(self, policy: CompactionPolicy = ON_REQUEST) -> Mapping[str, Any]:
-        """Open the tables, compact small files and remove obsolete ones."""
         self.open_tables()
         root = warehouse(self.settings)
         return compact_and_delete(root, self.compactable(), self.retained(), COMPACTION_SECONDS, policy)
@@ -386,11 +385,9 @@ class DerivedRelease(Owned):
 
     @property
     def _sources(self) -> list[str]:
-        """The tables that it reads."""
         return list(self.derived.pipeline.sources.values())
 
     def current_sources(self) -> dict[str, SourceVersion]:
-        """Return the published versions of the sources."""
         tables, root = published_tables(self.settings), warehouse(self.settings)
         return {table: source_version(tables[table], root) for table in self._sources}
 
@@ -424,7 +421,6 @@ class DerivedRelease(Owned):
 
     @cached_property
     def backend(self) -> Backend:
-        """What reads and writes the rows."""
         return chosen_backend(self.spark, self.settings)
 
     def _open_tables(self, sources: Sources) -> tuple[DerivedTable, ...]:

@@ -206,6 +206,5 @@ class DriverLoop:
         self.reporter.report("halted", error_reason(error))
 
     def _resume(self) -> None:
-        """End the pauses after a failure."""
         if self.back_off.end():
             self.reporter.report("running")

@@ -196,7 +196,6 @@ class Expired:
 
     @property
     def report(self) -> str:
-        """A line of the log."""
         return f"{self.table}: batches {self.first} to {self.before - 1} expired (retention), {self.rows:,} rows"
 
 

@@ -206,7 +206,6 @@ class Ingest:
         self.reader = KafkaRanges(self.spark, self.generation.topic, options, self.stop)
 
     def close(self) -> None:
-        """End the consumers."""
         reader, self.reader = self.reader, None
         if reader is not None:
             reader.close()

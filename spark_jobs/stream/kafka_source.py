@@ -134,7 +134,6 @@ class IngestSupervisor:
     """Bronze batch that `failures` counts for."""
 
     def start(self, bootstrap: str) -> None:
-        """Start the query."""
         self.query = self.ingest.start(bootstrap)
         self.has_ended = False
 
@@ -238,7 +237,6 @@ class KafkaSource(Source):
         self.supervisor.restart_ended()
 
     def run_next(self) -> RunReport | None:
-        """Execute the published release's next run; None when there is none."""
         run = None
         try:
             last, ahead = self.supervisor.ingest.last_batch, self.active.published.validated

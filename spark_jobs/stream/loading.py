@@ -138,7 +138,6 @@ class SetReader:
 
     @property
     def is_done(self) -> bool:
-        """Whether all records were returned."""
         return self.position >= self.files.end
 
     def take(self, most_rows: int, most_bytes: int) -> LoadedRows:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import pyarrow.parquet as pq
 
 from include.ground.kafka import record_reader
-from spark_jobs.backends.session_start import Opened
+from spark_jobs.backends.spark_session import Opened
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import Table
 

@@ -239,7 +239,6 @@ class Rollback:
         return [*lines, f"the removed files go to {folder}; their batches are read and refined again"]
 
     def execute(self, folder: Path) -> None:
-        """Move the files into `folder`."""
         for index in self.indexes:
             index_file(index).remove()
         root = self.bronze_table.parents[1]

@@ -88,7 +88,6 @@ class RunReport:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Measure one step."""
         start = time.monotonic()
         yield
         self.steps[name] = round(time.monotonic() - start, 3)

@@ -62,7 +62,6 @@ class AutomaticExpiry(AutomaticStep):
         )
 
     def after_failure(self) -> bool:
-        """Pause as after any check."""
         self.pause(EXPIRY_EVERY)
         return False
 
@@ -129,7 +128,6 @@ class AutomaticRemoval(AutomaticStep):
         return self.guarded(lambda: self._step(settings, dataset), failure)
 
     def after_failure(self) -> bool:
-        """Start over at the next check."""
         self._is_deleting, self._unread = False, []
         self.pause(REMOVAL_EVERY)
         return False
@@ -203,7 +201,6 @@ class AutomaticCompaction(AutomaticStep):
         return ThreadPoolExecutor(1, "compaction", initializer=lower_priority)
 
     def note_run(self) -> None:
-        """Take note that a run has written files."""
         self._is_pending = True
 
     def step(self, tables: Iterable[CompactedTable]) -> bool:

@@ -40,8 +40,7 @@ from include.read.published_sql import run_query
 from include.read.published_tables import pinned
 from include.read.rejected_records import reason_counts
 from include.state.release_files import PatchDirection
-from spark_jobs.contract.child_reasons import is_distinct
-from spark_jobs.contract.validator import compiled_validator
+from spark_jobs.contract.validator import compiled_validator, is_distinct
 from spark_jobs.stream.compaction import compact_tables
 from spark_jobs.tables.failpoints import Step
 

@@ -25,8 +25,7 @@ from include.declare.contract_file import load_contract
 from include.declare.line_payloads import CsvFormat
 from include.declare.yaml_declarations import DeclarationRefused
 from include.read.memory_database import memory_database
-from spark_jobs.contract.payload_texts import PayloadTexts
-from spark_jobs.contract.unread import UNREAD
+from spark_jobs.contract.payload_texts import UNREAD, PayloadTexts
 
 COLUMNS = """\
       - {name: price_id, logicalType: string, required: true, unique: true, primaryKey: true}

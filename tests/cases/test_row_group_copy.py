@@ -18,7 +18,7 @@ from small_release import SmallRelease
 from spark_jobs.backends.backend import FilesDamaged
 from spark_jobs.backends.local import rewrites
 from spark_jobs.backends.local.duckdb_session import duckdb_session, write_partitioned
-from spark_jobs.backends.local.row_group_copy import copy_row_groups, have_same_columns
+from spark_jobs.backends.local.rewrites import copy_row_groups, have_same_columns
 from spark_jobs.stream import compaction
 from spark_jobs.stream.compaction import (
     CompactedTable,

@@ -12,8 +12,7 @@ from pyspark.sql import SparkSession
 
 from include.ground.java import JavaMissing
 from include.ground.settings import Settings
-from spark_jobs.backends.session_start import activate, begin_session
-from spark_jobs.backends.spark_session import JarsMissing
+from spark_jobs.backends.spark_session import JarsMissing, activate, begin_session
 
 
 def test_error_of_the_thread_reaches_who_waits_for_the_session(tmp_path: Path) -> None:
@@ -38,7 +37,7 @@ def test_session_of_another_thread_becomes_the_active_one(spark: SparkSession) -
 REFUSED_AT_ONCE = """
 from pathlib import Path
 from include.ground.settings import Settings
-from spark_jobs.backends.session_start import begin_session
+from spark_jobs.backends.spark_session import begin_session
 begin_session(Settings(state=Path(STATE), driver_jvm="-Djavax.net.ssl.trustStorePassword=hidden"), "refused")
 """
 

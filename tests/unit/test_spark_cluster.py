@@ -14,14 +14,14 @@ from include.ground.ports import HadoopUnknown, MasterUnreachable, master_addres
 from include.ground.settings import InvalidSetting, Settings
 from include.observe.doctor import Verdict, check_spark_master
 from spark_jobs.backends import spark_cluster
-from spark_jobs.backends.spark_cluster import (
+from spark_jobs.backends.spark_session import (
+    GUARDED,
     NoExecutors,
     code_archive,
     master_options,
     require_executor,
     spark_master,
 )
-from spark_jobs.backends.spark_session import GUARDED
 
 MASTER = "spark://127.0.0.1:7077"
 KUBERNETES = "k8s://https://cluster.example:6443"

@@ -46,15 +46,12 @@ class LocalSql(DuckSession):
     with_map = "{}"
 
     def view_candidates(self, name: str, writer: SilverTables, given: Sequence[Path]) -> None:
-        """Create the view by the index of identities."""
         adopted(writer).identities.view_candidates(self, name, given)
 
     def find_duplicates(self, dataset: Dataset, fresh: str, known: str) -> None:
-        """Make the table by hashes."""
         find_duplicates(self, dataset, fresh, known)
 
     def view_rejected(self, name: str, dataset: Dataset) -> None:
-        """Create the view."""
         self.view_query(name, rejected_rows_sql(dataset))
 
 
@@ -65,7 +62,6 @@ class LocalBackend:
     spark: SparkSession | None = None
 
     def open_table(self, spec: TableSpec, version: int | None = None) -> Table:
-        """Open or create a table; with a `version` only to read it as it was."""
         return Table(spec, version)
 
     def ingest(
@@ -75,7 +71,6 @@ class LocalBackend:
         batch: BronzeBatch,
         validate_source: Callable[[], object] = lambda: None,
     ) -> list[DataFile]:
-        """Commit a batch of offsets to bronze."""
         return commit_bronze(table, records, batch, validate_source)
 
     def begin_opening(self, dataset: Dataset) -> Callable[[SilverTables], None]:
@@ -87,11 +82,9 @@ class LocalBackend:
     def run_after(
         self, writer: SilverTables, ahead: ValidatedRun | None, next_bounds: NextBounds, validations: Validations | None
     ) -> NextRun:
-        """Return what validates the run in a thread."""
         return NextRun(adopted(writer), ahead, next_bounds, validations)
 
     def adopt(self, writer: SilverTables, gold: Sequence[GoldTable]) -> LocalTables:
-        """Return a release's tables with its index, prepared queries and planned merges."""
         return local_tables(writer, gold)
 
     def apart(self, writer: SilverTables, folder: Path) -> LocalTables:
@@ -102,13 +95,11 @@ class LocalBackend:
     def decide(
         self, writer: SilverTables, run: RefineRun, following: NextRun | None = None, *, is_committed: bool = False
     ) -> LocalRun:
-        """Write a run's files of silver and rejected."""
         return decided_run(adopted(writer), run, following, is_committed=is_committed)
 
     def validate(
         self, writer: SilverTables, records: Sequence[Path], batches: tuple[int, int], folder: Path, until: int
     ) -> ValidatedFiles:
-        """Validate by prepared queries."""
         return validate_files(adopted(writer), records, batches, folder, until)
 
     def merge(
@@ -129,40 +120,33 @@ class LocalBackend:
 
     @contextmanager
     def sql(self) -> Iterator[LocalSql]:
-        """Open a session of DuckDB."""
         with closing(LocalSql(database_of_many_rows())) as duck:
             yield duck
 
     def replace(
         self, table: Table, month: Month, removed: Path, added: Path, transaction: Transaction, metadata: Metadata
     ) -> None:
-        """Write the files again that have rows to remove."""
         rewrites.replace(table, month, removed, added, transaction, metadata)
 
     def replace_grains(
         self, target: GoldTable, replaced: ReplacedGrains, transaction: Transaction, metadata: Metadata
     ) -> None:
-        """Write the files of gold again."""
         rewrites.replace_grains(target, replaced, transaction, metadata)
 
     def expire(
         self, table: Table, before: int, order: Sequence[str], transaction: Transaction, metadata: Metadata
     ) -> None:
-        """Remove whole files, and write those again that have other batches too."""
         rewrites.expire(table, before, order, transaction, metadata)
 
     def drop_expired(self, writer: SilverTables, ends: Mapping[int, int]) -> None:
-        """Drop segments of the index."""
         adopted(writer).identities.drop_expired(ends)
 
     def rebuild_identities(self, writer: SilverTables) -> int:
-        """Build the index again from silver."""
         return adopted(writer).identities.rebuild()
 
     def rewrite(
         self, table: Table, group: Sequence[DataFile], folder: Path, order: Sequence[str], day: str, *, aside: bool
     ) -> list[DataFile]:
-        """Copy row groups, or write the rows again by DuckDB."""
         return rewrites.rewrite(self.spark, table, group, folder, order, day, aside=aside)
 
 

@@ -48,7 +48,6 @@ def _written_files(table: Table, records: DataFrame | ArrowRecords | KafkaRecord
 
 @cache
 def _arriving(path: Path) -> ScratchFolder:
-    """Return the folder for a table's records between Kafka and the table's files."""
     return ScratchFolder(path.with_name("_arriving"))
 
 

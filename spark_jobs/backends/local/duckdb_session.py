@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from include.ground.sql_quoting import sql_literal
+from include.ground.sql_quoting import sql_literal, sql_names
 from include.read.memory_database import memory_database
 from include.read.rejected_records import Position
 from spark_jobs.backends.local.arrow_files import SUFFIX, read_arrow, stage_files
@@ -55,7 +55,6 @@ class DuckSession:
         self._is_small = is_small
 
     def view_files(self, name: str, files: Sequence[Path], schema: StructType) -> None:
-        """Create a view of these files with the columns of `schema`; an empty one without files."""
         if not files:
             self._database.register(name, to_arrow_schema(schema, timezone="UTC").empty_table())
             return
@@ -63,7 +62,7 @@ class DuckSession:
 
     def view_columns(self, name: str, files: Sequence[Path], names: Sequence[str]) -> None:
         """Create a view of these columns of one or more files, Parquet or Arrow."""
-        columns, sources = ", ".join(f'"{column}"' for column in names), list[str]()
+        columns, sources = sql_names(names), list[str]()
         if parquet := [sql_literal(str(path)) for path in files if path.suffix != SUFFIX]:
             sources.append(f"read_parquet([{', '.join(parquet)}], hive_partitioning = false, union_by_name = true)")
         if arrow := [path for path in files if path.suffix == SUFFIX]:
@@ -72,21 +71,17 @@ class DuckSession:
         self.view_query(name, " union all ".join(f"select {columns} from {source}" for source in sources))
 
     def view_folder(self, name: str, folder: Path, schema: StructType) -> None:
-        """Create a view of a folder's files."""
         self.view_files(name, stage_files(folder), schema)
 
     def view_table(self, name: str, table: Table, files: Sequence[DataFile]) -> None:
-        """Create a view of some of a table's files."""
         self.view_files(name, [table.spec.path / file.path for file in files], table.spec.data_schema)
 
     def view_places(self, name: str, places: Sequence[Position]) -> None:
-        """Create a view with the columns `partition` and `offset`."""
         partitions, offsets = zip(*places, strict=True) if places else ((), ())
         columns = {"partition": pa.array(partitions, pa.int32()), "offset": pa.array(offsets, pa.int64())}
         self.view_arrow(name, pa.table(columns))
 
     def view_arrow(self, name: str, rows: pa.Table) -> None:
-        """Create a view of rows in memory."""
         self._database.register(name, rows)
 
     def arrays(self, sql: str) -> dict[str, Any]:
@@ -95,7 +90,6 @@ class DuckSession:
         return found
 
     def save(self, sql: str, folder: Path) -> None:
-        """Write the rows of a query into a folder, replacing its content."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self.save_plain(sql, folder / "part-0.parquet")
@@ -119,7 +113,7 @@ class DuckSession:
         """Write the rows of a query with the table's columns, as `Table.write` does with Spark's; return the files."""
         path, parted = table.attempt_folder(folder), table.spec.partition
         shutil.rmtree(path, ignore_errors=True)
-        columns = ", ".join(f'"{name}"' for name in table.spec.data_schema.fieldNames())
+        columns = sql_names(table.spec.data_schema.fieldNames())
         values = self.rows(f'select distinct "{parted}" from ({sql}) limit 2')
         if len(values) == 1 and values[0][0]:
             # To divide the rows takes half as much again as to write them.
@@ -134,20 +128,16 @@ class DuckSession:
         return table.written_files(path)
 
     def view_query(self, name: str, sql: str) -> None:
-        """Create a view of a query."""
         self._database.execute(f'create temp view "{name}" as {sql}')
 
     def create_table(self, name: str, sql: str) -> None:
-        """Create a temporary table from a query."""
         self._database.execute(f'create temp table "{name}" as {sql}')
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """Return all rows of a query with a small result."""
         found: list[tuple[Any, ...]] = self._database.execute(sql).fetchall()
         return found
 
     def columns(self, view: str) -> list[str]:
-        """Return the columns of a view or table."""
         return [name for name, _ in self.column_types(view)]
 
     def column_types(self, view: str) -> list[tuple[str, str]]:
@@ -155,18 +145,15 @@ class DuckSession:
         return [(str(name), str(kind)) for name, kind, *_ in self.rows(f'describe "{view}"')]
 
     def arrow(self, sql: str) -> pa.Table:
-        """Return the rows of a query in memory."""
         if self._is_small:
             # `sql` plans a query once for its columns and again for its rows; a copy of few rows takes less.
             return self._database.execute(sql).to_arrow_table()
         return self._database.sql(sql).to_arrow_table()
 
     def count(self, sql: str) -> int:
-        """Return the row count of a query."""
         return int(self.rows(f"select count(*) from ({sql})")[0][0])
 
     def close(self) -> None:
-        """Close the connection."""
         self._database.close()
 
 

@@ -27,7 +27,7 @@ from include.declare.gold import EVERY_RUN, AdditiveGold, Gold, LatestGold
 from include.declare.state_by_key import PLACE, LastGold
 from include.declare.windows import windowed_sql
 from include.ground.record_coordinates import POSITION
-from include.ground.sql_quoting import same_sql, sql_identifier, sql_literal
+from include.ground.sql_quoting import same_sql, sql_identifier, sql_literal, sql_names
 from spark_jobs.backends.backend import Metadata, NeedsSpark, Transaction
 from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session, session_for
 from spark_jobs.backends.local.prepared_query import ScratchFolder, SlotFull
@@ -44,7 +44,7 @@ from spark_jobs.layers.gold_files import (
     touched_files,
     write_rows,
 )
-from spark_jobs.layers.gold_inputs import GoldInputs, names_in_sql
+from spark_jobs.layers.gold_inputs import GoldInputs
 from spark_jobs.layers.gold_layer import GoldUpdate, commit_merged, merge_folder
 from spark_jobs.layers.gold_measures import CARRIED, COMPARED, GoldMeasure, gold_measures
 from spark_jobs.layers.row_provenance import PROVENANCE
@@ -165,7 +165,6 @@ class EmbeddedMerge(ABC):
 
     @staticmethod
     def session(rows: int) -> AbstractContextManager[DuckSession]:
-        """Open a session for the merge of so many rows."""
         return session_for(rows)
 
     def begin(self, duck: DuckSession, rows: pa.Table) -> Grains:
@@ -197,8 +196,7 @@ class EmbeddedMerge(ABC):
 
     @cached_property
     def grain(self) -> str:
-        """The columns that name a grain, in SQL."""
-        return names_in_sql(self.target.grain_columns)
+        return sql_names(self.target.grain_columns)
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -237,7 +235,6 @@ class EmbeddedMerge(ABC):
         """Return the query of the rows that replace those of `old`."""
 
     def _view_old(self, duck: DuckSession, old: Sequence[DataFile]) -> None:
-        """Create a view of the old rows with their partition."""
         table = self.target.table
         parts, selected = sorted({file.partition_text for file in old}) or [HIVE_NULL], []
         for number, part in enumerate(parts):
@@ -276,7 +273,6 @@ class AdditiveMerge(EmbeddedMerge):
         return [each.new_values for each in self._sketched]
 
     def _with_states(self, rows: pa.Table) -> pa.Table:
-        """Return the rows with distinct counts, which are merged in this process."""
         for measure in self._sketched:
             rows = with_sketches(rows, measure.name, measure.kept[0], measure.new_values)
         return rows.select(self.schema.names)
@@ -330,7 +326,7 @@ class LatestMerge(EmbeddedMerge):
             "max(_last_batch) over same as _last_batch",
             "max(_revision) over same + max(if(_revision = 0, 1, 0)) over same as _revision",
         )
-        same = f"partition by {names_in_sql(gold.keys)}"
+        same = f"partition by {sql_names(gold.keys)}"
         by = _list(f"{sql_identifier(name)} desc nulls last" for _, name in gold.deciding_columns)
         place = f"row_number() over ({same} order by {by})"
         return f"select {_list(chosen)}, {place} as _at from ({both}) window same as ({same}) qualify _at {places}"
@@ -346,7 +342,7 @@ class LastMerge(LatestMerge):
     def _newest(self, of_key: str) -> str:
         gold = self.gold
         own = [*gold.keys, *(name for name, _ in gold.columns), *(kept for _, kept in gold.deciding_columns)]
-        kept = names_in_sql([*own, self.target.table.spec.partition])
+        kept = sql_names([*own, self.target.table.spec.partition])
         newest = f"select *, _at as {PLACE} from ({self._placed(of_key, kept, f'<= {gold.rows}')})"
         if not self._measures:
             return newest
@@ -366,7 +362,7 @@ class ChildMerge(EmbeddedMerge):
 
     def _new(self, counted: str) -> str:
         month = f'{Month(self.gold.dated_by).in_duckdb} as "{self.target.table.spec.partition}"'
-        return f"select {names_in_sql(self.gold.declared_columns)}, {month} from ({counted})"
+        return f"select {sql_names(self.gold.declared_columns)}, {month} from ({counted})"
 
     def _merged(self) -> str:
         return f"select {NEW.format(1)} from new"
@@ -393,7 +389,6 @@ class QueryMerge(EmbeddedMerge):
         return replace(grains, since=self.query.since(duck))
 
     def sources(self, silver: Table, grains: Grains) -> list[DataFile]:
-        """Return silver's files that may have rows of the grains."""
         return silver_within(self.gold, silver, grains.spans, grains.since)
 
     def finish(
@@ -430,7 +425,6 @@ MERGES: dict[type[Gold], Callable[[GoldTable, EmbeddedPlan], EmbeddedMerge]] = {
 
 
 def _sql_types(schema: pa.Schema) -> dict[str, str]:
-    """Return the type of each column in DuckDB's SQL."""
     with session_for(0) as duck:
         duck.view_arrow("typed", schema.empty_table())
         return dict(duck.column_types("typed"))

@@ -28,6 +28,7 @@ from include.declare.dataset import Dataset
 from include.declare.event_times import after, before
 from include.declare.pipeline import Pipeline
 from include.ground.record_coordinates import COORDINATES, POSITION, RANK
+from include.ground.sql_quoting import sql_names
 from spark_jobs.backends.local.arrow_files import SUFFIX, Words, are_in, arrow_bounds, packed_places, unpacked_places
 from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session, session_for
 from spark_jobs.backends.local.identity_index import Change, Identities, IdentityIndex, Written
@@ -55,7 +56,6 @@ class IdentifiedRows(PlacedRows):
     row_at: NDArray[np.int64]
 
     def rows_of(self, chosen: NDArray[np.bool_]) -> pa.Table:
-        """Return the rows of the chosen identities."""
         return self.rows.take(self.row_at[chosen])
 
     def indexed_without(self, places: Words) -> PlacedRows:
@@ -69,16 +69,12 @@ class IdentifiedRows(PlacedRows):
 
 def identity_columns(dataset: Dataset) -> str:
     """Return the columns of an identity as SQL has them."""
-    return ", ".join(f'"{name}"' for name in dataset.pipeline.identity)
+    return sql_names(dataset.pipeline.identity)
 
 
 def columns_with_identity(dataset: Dataset, others: Sequence[str]) -> list[str]:
     """Return the columns of an identity and the others, each once."""
     return list(dict.fromkeys([*dataset.pipeline.identity, *others]))
-
-
-def _listed(dataset: Dataset, others: Sequence[str]) -> str:
-    return ", ".join(f'"{name}"' for name in columns_with_identity(dataset, others))
 
 
 def identify_files(dataset: Dataset, silver: Table, accepted: Sequence[Path], count: int) -> IdentifiedRows:
@@ -132,8 +128,9 @@ class IdentityLookup:
         older = rows_at(others, silver, indexed, columns)
         duck.view_arrow(f"{name}_indexed", pa.concat_tables([older, *(each.cast(older.schema) for each in recent)]))
         duck.view_table(f"{name}_unindexed", silver, _files_within_bounds(newer, given, self._dataset.pipeline))
-        names = ", ".join(f'"{column}"' for column in columns)
-        duck.view_query(name, f"from {name}_indexed union all by name select {names} from {name}_unindexed")
+        duck.view_query(
+            name, f"from {name}_indexed union all by name select {sql_names(columns)} from {name}_unindexed"
+        )
         if rows is not None:
             sharing = rows.rows if newer else rows.rows_of(rows.identities.sharing(shared))
             duck.view_arrow(f"{name}_sharing", sharing)
@@ -217,7 +214,7 @@ def find_duplicates(duck: DuckSession, dataset: Dataset, fresh: str, known: str)
     identity = identity_columns(dataset)
     duck.view_arrow("suspects", pa.table({"_mark": _suspects(duck, identity, fresh, known)}))
     for name, rows, columns in (("fresh", fresh, COORDINATES), ("known", known, RANK)):
-        marked = f"select hash({identity}) as _mark, {_listed(dataset, columns)} from {rows}"
+        marked = f"select hash({identity}) as _mark, {sql_names(columns_with_identity(dataset, columns))} from {rows}"
         duck.view_query(f"suspect_{name}", f"select * exclude (_mark) from ({marked}) semi join suspects using (_mark)")
     rank_copies(duck, dataset, "suspect_fresh", "suspect_known")
 
@@ -228,7 +225,11 @@ def rank_copies(duck: DuckSession, dataset: Dataset, fresh: str, known: str) -> 
     Column `_winner` names the first one. Earlier means (ingest batch, partition, offset). All rows are sorted, so they
     should be those that may share an identity.
     """
-    columns = {"coordinates": _listed(dataset, COORDINATES), "ranks": _listed(dataset, RANK), "rank": ", ".join(RANK)}
+    columns = {
+        "coordinates": sql_names(columns_with_identity(dataset, COORDINATES)),
+        "ranks": sql_names(columns_with_identity(dataset, RANK)),
+        "rank": ", ".join(RANK),
+    }
     sql = COPIES.format(identity=identity_columns(dataset), **columns, fresh=fresh, known=known)
     duck.create_table("duplicates", sql)
 
@@ -398,7 +399,6 @@ class RecentRows:
         self._chunks = chunks
 
     def clear(self) -> None:
-        """Forget all rows."""
         self._chunks = []
 
     def find(self, places: Words) -> tuple[list[pa.Table], Words]:

@@ -90,7 +90,6 @@ class Identities:
     places: Words
 
     def taken(self, chosen: NDArray[np.bool_]) -> Identities:
-        """Return the chosen entries."""
         return Identities(self.hashes[chosen], self.times[chosen], self.places[chosen])
 
     def sharing(self, hashes: Words) -> NDArray[np.bool_]:

@@ -84,7 +84,6 @@ class KafkaRanges:
         return added_files(folder, lambda unfinished: self._read(ranges, unfinished))
 
     def close(self) -> None:
-        """End the consumers."""
         self._java.close()
 
     def _read(self, ranges: Mapping[int, tuple[int, int]], folder: Path) -> None:

@@ -157,7 +157,6 @@ class Slot:
 
     @property
     def names(self) -> list[str]:
-        """The slot's columns."""
         return list(self._schema.names)
 
     def fill(self, rows: pa.Table) -> None:
@@ -242,11 +241,9 @@ class QueryOfOneRun:
     frame: DataFrame
 
     def save(self, folder: Path) -> None:
-        """Execute the query; add its rows to a folder that Spark does not read."""
         write_arrow(self.frame, folder)
 
     def save_by(self, column: str, folder: Path) -> None:
-        """Execute the query; add its rows as Parquet to a folder for each value of `column` below `folder`."""
         write_files(self.frame, folder, "append", column, SPARK_WRITING)
 
 

@@ -19,12 +19,11 @@ from pyspark.sql.types import StructField, StructType
 from include.declare.fold_function import FunctionFailed
 from include.declare.gold import Gold
 from include.declare.windows import windowed_sql
-from include.ground.sql_quoting import duckdb_expression, same_sql, sql_identifier
+from include.ground.sql_quoting import duckdb_expression, same_sql, sql_identifier, sql_names
 from spark_jobs.backends.backend import NeedsSpark
 from spark_jobs.backends.local.duckdb_session import DuckSession
 from spark_jobs.backends.local.prepared_query import PreparedQuery, ScratchFolder, Slot
 from spark_jobs.layers.gold_files import history_since
-from spark_jobs.layers.gold_inputs import names_in_sql
 from spark_jobs.layers.row_provenance import PROVENANCE
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import Table
@@ -77,10 +76,10 @@ class RecomputedGrains:
             known = self.gold.over.sql(known, silver.spec.data_schema.fieldNames())
         rows = windowed_sql(self.gold.window, known)
         of_grains = f"({rows}) as whole semi join new on {same_sql(self.gold.grain_columns, 'whole', 'new')}"
-        chosen = f"select {names_in_sql(self._filled_columns)} from {of_grains}"
+        chosen = f"select {sql_names(self._filled_columns)} from {of_grains}"
         if general := self.gold.everywhere:
             condition = duckdb_expression(general, self.source.fieldNames())
-            chosen += f" union all select {names_in_sql(self._filled_columns)} from ({rows}) where {condition}"
+            chosen += f" union all select {sql_names(self._filled_columns)} from ({rows}) where {condition}"
         self._slot.fill(duck.arrow(chosen))
         duck.view_arrow(name, self._result())
 

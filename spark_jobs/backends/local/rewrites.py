@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from include.ground.durable_files import named_checksum
-from include.ground.sql_quoting import sql_identifier, sql_literal
+from include.ground.sql_quoting import sql_identifier, sql_literal, sql_names
 from spark_jobs.backends.backend import SPLIT_BY_DAY, Metadata, Transaction
 from spark_jobs.backends.local.arrow_files import rows_in_folder
 from spark_jobs.backends.local.duckdb_session import DuckSession, background_session, duckdb_session
-from spark_jobs.backends.local.row_group_copy import copy_row_groups, have_same_columns
 from spark_jobs.layers.gold_files import GoldTable, rows_of
 from spark_jobs.layers.gold_layer import write_gold
 from spark_jobs.layers.row_provenance import ReplacedGrains
@@ -72,7 +74,7 @@ def _write_sorted(
     duck.view_table("small", table, group)
     column = day if sum(file.size for file in group) >= SPLIT_BY_DAY else ""
     for number, condition in enumerate(_days(duck, column)):
-        ordered = f" order by {', '.join(map(sql_identifier, order))}" if order else ""
+        ordered = f" order by {sql_names(order)}" if order else ""
         duck.save_file(f"select * from small{condition}{ordered}", part / f"part-{number}.parquet")
 
 
@@ -97,7 +99,7 @@ def expire(table: Table, before: int, order: Sequence[str], transaction: Transac
             folder.mkdir(parents=True)
             duck.view_table(f"kept_{number}", table, [file])
             rows = f"select * from kept_{number} where _batch_id >= {before}"
-            duck.save_file(f"{rows} order by {', '.join(map(sql_identifier, order))}", folder / "part.parquet")
+            duck.save_file(f"{rows} order by {sql_names(order)}", folder / "part.parquet")
     added = table.written_files(attempt) if kept else []
     if sum(file.rows for file in files) - sum(file.rows for file in added) != metadata["rows_removed"]:
         raise RowsUnaccounted(table.spec.name, (0, before - 1), "files of expired batches do not add up")
@@ -141,3 +143,59 @@ def replace_grains(target: GoldTable, replaced: ReplacedGrains, transaction: Tra
     pass_step(Step.GOLD_WRITTEN, replaced.batch)
     counts = {"rows": rows_of(added), "total": table.rows - rows_of(old) + rows_of(added)}
     table.commit(transaction.app_id, transaction.version, {**metadata, **counts}, added, old)
+
+
+PLAIN_INTEGERS = {(f"INT{bits}", f"Int(bitWidth={bits}, isSigned=true)") for bits in (32, 64)}
+
+
+def have_same_columns(files: Sequence[Path]) -> bool:
+    """Return whether the files have the same columns of the same types, as the parts of one file must."""
+    first, *others = (_columns(file) for file in files)
+    return all(first == other for other in others)
+
+
+def _columns(file: Path) -> list[tuple[object, ...]]:
+    """Return path, physical type and meaning of each column of a file.
+
+    A signed integer of its type's width means the same without an annotation: DuckDB writes it, Arrow does not.
+    """
+    schema = pq.read_metadata(file).schema
+    found = list[tuple[object, ...]]()
+    for column in (schema.column(number) for number in range(len(schema))):
+        means = str(column.logical_type)
+        found.append(
+            (
+                column.path,
+                column.physical_type,
+                column.length,
+                column.max_definition_level,
+                column.max_repetition_level,
+                "None" if (column.physical_type, means) in PLAIN_INTEGERS else means,
+            )
+        )
+    return found
+
+
+def copy_row_groups(spark: SparkSession, files: Sequence[Path], target: Path) -> None:
+    """Write the row groups of the files, in order, into one new file. Raises py4j's error when one cannot be read."""
+    java: Any = spark._jvm
+    hadoop, path = java.org.apache.parquet.hadoop, java.org.apache.hadoop.fs.Path
+    configuration = spark._jsparkSession.sessionState().newHadoopConf()
+    # `appendFile` makes new options for each file, and parses Hadoop's XML files for them.
+    options = java.org.apache.parquet.HadoopReadOptions.builder(configuration).build()
+
+    def opened(file: Path) -> Any:
+        return hadoop.ParquetFileReader.open(
+            hadoop.util.HadoopInputFile.fromPath(path(str(file)), configuration), options
+        )
+
+    output = hadoop.util.HadoopOutputFile.fromPath(path(str(target)), configuration)
+    sizes = (hadoop.ParquetWriter.DEFAULT_BLOCK_SIZE, hadoop.ParquetWriter.MAX_PADDING_SIZE_DEFAULT)
+    with closing(opened(files[0])) as first:
+        schema = first.getFileMetaData().getSchema()
+    with closing(hadoop.ParquetFileWriter(output, schema, hadoop.ParquetFileWriter.Mode.CREATE, *sizes)) as writer:
+        writer.start()
+        for file in files:
+            with closing(opened(file)) as reader:
+                reader.appendTo(writer)
+        writer.end(java.java.util.HashMap())

@@ -53,8 +53,8 @@ from spark_jobs.backends.local.identities import PLACE_SQL, IdentifiedRows, iden
 from spark_jobs.backends.local.prepared_query import SlotFull
 from spark_jobs.backends.local.tables import LocalTables
 from spark_jobs.backends.local.validation import validate_files
-from spark_jobs.layers.child_rows import source_rows
 from spark_jobs.layers.gold_layer import SilverPart
+from spark_jobs.layers.gold_rows import source_rows
 from spark_jobs.layers.silver_code import failure_of
 from spark_jobs.layers.silver_tables import (
     REFUSED_AS,
@@ -105,7 +105,6 @@ class ValidatedRun:
         )
 
     def remove(self) -> None:
-        """Delete the files."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -263,11 +262,9 @@ class LocalRun:
     rows: RunRows
 
     def commit_silver(self, transaction: Transaction, metadata: Metadata) -> None:
-        """Commit the accepted rows. Raises OwnershipLost."""
         self.tables.silver.commit(transaction.app_id, transaction.version, metadata, self.silver)
 
     def commit_rejected(self, transaction: Transaction, metadata: Metadata) -> None:
-        """Commit the rejected rows. Raises OwnershipLost."""
         self.tables.rejected.commit(transaction.app_id, transaction.version, metadata, self.rejected)
 
     def release(self) -> None:

@@ -12,13 +12,14 @@ from pyspark.sql.types import StructType
 
 from include.declare.children import Elements
 from include.ground.paths import identities_path
+from include.ground.sql_quoting import sql_names
 from spark_jobs.backends.local.duckdb_session import DuckSession
 from spark_jobs.backends.local.gold import EmbeddedMerge, embedded_merge
 from spark_jobs.backends.local.identities import IdentityLookup
 from spark_jobs.backends.local.prepared_query import PreparedQuery, PreparedSilver, ScratchFolder, Slot
-from spark_jobs.layers.child_rows import source_rows
 from spark_jobs.layers.gold_files import GoldTable
-from spark_jobs.layers.gold_inputs import GoldInputs, names_in_sql
+from spark_jobs.layers.gold_inputs import GoldInputs
+from spark_jobs.layers.gold_rows import source_rows
 from spark_jobs.layers.silver_tables import SilverTables
 from spark_jobs.tables.spark_files import no_rows
 
@@ -43,8 +44,8 @@ class ChildInputs:
         """
         rows = self.over.sql(silver, columns)
         if not self.inputs.inputs:
-            return duck.arrow(f"select {names_in_sql(self.inputs.names)} from {rows}")
-        self._slot.fill(duck.arrow(f"select {names_in_sql(self._filled_columns)} from {rows}"))
+            return duck.arrow(f"select {sql_names(self.inputs.names)} from {rows}")
+        self._slot.fill(duck.arrow(f"select {sql_names(self._filled_columns)} from {rows}"))
         return self._query.result()
 
     @cached_property
@@ -75,7 +76,6 @@ class LocalTables(SilverTables):
 
     @cached_property
     def input_names(self) -> Sequence[str]:
-        """The columns that gold's merges read."""
         return self.inputs.names
 
     @cached_property

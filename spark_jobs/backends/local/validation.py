@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from include.declare.dataset import Dataset
 from include.ground.record_coordinates import POSITION
-from include.ground.sql_quoting import sql_literal
+from include.ground.sql_quoting import sql_literal, sql_names
 from include.read.rejected_records import DecidedRecord, Position
 from spark_jobs.backends.backend import ValidatedFiles
 from spark_jobs.backends.local.arrow_files import (
@@ -102,7 +102,7 @@ class AcceptedQuery:
 ACCEPTED, INVALID, REMAINDER = "accepted", "invalid", "remainder"
 VERDICT = "_verdict"
 POSITION_IN_BRONZE = ("partition", "offset")
-KAFKA_POSITION = ", ".join(f'"{name}"' for name in POSITION_IN_BRONZE)
+KAFKA_POSITION = sql_names(POSITION_IN_BRONZE)
 MOST_ROWS_HERE = 500
 """Records that this thread validates in full while it would wait for tasks; more are divided among tasks."""
 RECORD = StructType([field for field in BRONZE.fields if field.name != "_date"])
@@ -118,7 +118,6 @@ class AcceptedFiles:
     counts: list[Counts] = field(default_factory=list)
 
     def write(self, query: AcceptedQuery) -> None:
-        """Add the rows of a query."""
         if self.has_inputs and failure_of(partial(self._write, with_inputs=True), query) is None:
             return
         self._write(query, with_inputs=False)
