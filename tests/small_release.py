@@ -29,8 +29,7 @@ from include.read.published_tables import PinnedTables
 from spark_jobs.backends.local.arrow_files import SUFFIX, added_files
 from spark_jobs.backends.local.runs import NextRun
 from spark_jobs.backends.release import Release, open_bronze, open_release, refined_batch, tables_of, unfinished_run
-from spark_jobs.jobs.tried_sample import SOURCE
-from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, IdleSet, KafkaRecords, commit_quiet_batch
+from spark_jobs.layers.bronze import SOURCE, ArrowRecords, BronzeBatch, IdleSet, KafkaRecords, commit_quiet_batch
 from spark_jobs.layers.gold_files import PiecePolicy
 from spark_jobs.stream.refine import RunReport, publication_of, refine, refresh_due
 

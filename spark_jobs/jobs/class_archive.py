@@ -12,15 +12,14 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from include.declare.dataset import snapshot_dataset
 from include.ground.settings import Settings, load_settings
 from spark_jobs.backends.local.bronze import commit_bronze
 from spark_jobs.backends.release import open_release
 from spark_jobs.backends.spark_session import open_session
-from spark_jobs.contract.literals import literal
+from spark_jobs.jobs.tried_sample import sample_records
 from spark_jobs.layers.bronze import BronzeBatch, bronze_spec
 from spark_jobs.stream.refine import refine
 from spark_jobs.tables.delta_table import Table
@@ -35,28 +34,13 @@ def rehearse(settings: Settings, spark: SparkSession, events: Path) -> None:
     dataset = snapshot_dataset(settings, DATASET)
     bronze = Table(bronze_spec(settings, DATASET))
     release = open_release(spark, settings, dataset, bronze)
-    count = len(events.read_bytes().splitlines())
+    lines = events.read_bytes().splitlines()
     for number in range(BATCHES):
-        span = (number * count, (number + 1) * count)
+        span = (number * len(lines), (number + 1) * len(lines))
         facts = {"dataset": DATASET, "topic": DATASET, "epoch": 1}
-        records = kafka_records(spark.read.text(str(events)), span[0])
+        records = sample_records(spark, dataset, dict(enumerate(lines, span[0])), datetime(2013, 1, 1, tzinfo=UTC))
         commit_bronze(bronze, records, BronzeBatch(number, "rehearsal", number, {0: span}, facts))
         refine(settings, release, number, number, 1)
-
-
-def kafka_records(lines: DataFrame, first: int) -> DataFrame:
-    """Return lines of text (column `value`) in the Kafka source's columns, with offsets from `first` on."""
-    headers = "array<struct<key:string,value:binary>>"
-    return lines.coalesce(1).select(
-        F.lit(DATASET).alias("topic"),
-        F.lit(0).alias("partition"),
-        (F.monotonically_increasing_id() + first).alias("offset"),
-        literal(datetime(2013, 1, 1, tzinfo=UTC)).alias("timestamp"),
-        F.lit(0).alias("timestampType"),
-        F.col("value").cast("binary").alias("key"),
-        F.col("value").cast("binary").alias("value"),
-        F.lit(None).cast(headers).alias("headers"),
-    )
 
 
 def main(events: Path, archive: Path) -> None:

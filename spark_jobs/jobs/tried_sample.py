@@ -26,24 +26,11 @@ from include.read.published_tables import PinnedTables
 from spark_jobs.backends.local.bronze import commit_bronze
 from spark_jobs.backends.release import open_release
 from spark_jobs.backends.spark_session import activate
-from spark_jobs.layers.bronze import BronzeBatch, bronze_spec
+from spark_jobs.layers.bronze import SOURCE, BronzeBatch, bronze_spec
 from spark_jobs.stream.refine import refine
 from spark_jobs.tables.delta_table import Table
 
 SHOWN_ROWS, SHOWN_REJECTED = 20, 1_000
-SOURCE = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("timestampType", pa.int32()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
-)
-"""The columns of Spark's Kafka source."""
 
 
 def tried(spark: SparkSession, settings: Settings, dataset: Dataset, sample: Path, now: datetime) -> Mapping[str, Any]:
@@ -65,7 +52,7 @@ def tried(spark: SparkSession, settings: Settings, dataset: Dataset, sample: Pat
 
     def commit() -> None:
         activate(spark)
-        commit_bronze(bronze, _kafka_records(spark, dataset, lines, now), batch)
+        commit_bronze(bronze, sample_records(spark, dataset, lines, now), batch)
 
     # As in a driver: to compile the contract takes a core as long as the first batch takes the other.
     with ThreadPoolExecutor(1) as ingest:
@@ -86,7 +73,8 @@ def tried(spark: SparkSession, settings: Settings, dataset: Dataset, sample: Pat
     }
 
 
-def _kafka_records(spark: SparkSession, dataset: Dataset, lines: Mapping[int, bytes], now: datetime) -> DataFrame:
+def sample_records(spark: SparkSession, dataset: Dataset, lines: Mapping[int, bytes], now: datetime) -> DataFrame:
+    """Return lines by their offset as records with SOURCE's columns, in one partition."""
     rows = [
         {"value": line, "topic": dataset.pipeline.topic, "partition": 0, "offset": n, "timestamp": now}
         for n, line in lines.items()

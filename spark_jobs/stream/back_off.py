@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import ClassVar, Generic, TypeVar, TypeVarTuple
 
 from include.read.publication import PublicationAhead
 from include.read.stored_publication import StoreConflict
@@ -71,10 +71,21 @@ PAUSE_AFTER_FAILURE = 60.0
 """Seconds, unless the step has a pause of its own."""
 
 
-@dataclass(kw_only=True)
-class AutomaticStep:
-    """Work that the owner does by itself between two runs. The next check is not before `next_check`, by `clock`."""
+Given = TypeVarTuple("Given")
 
+
+@dataclass(kw_only=True)
+class AutomaticStep(Generic[*Given]):
+    """Work that the owner does by itself between two runs. The next check is not before `next_check`, by `clock`.
+
+    An error never ends the runs: the log says `failure`, and what `after_failure` returns counts.
+    """
+
+    failure: ClassVar[str] = ""
+    ending: ClassVar[tuple[type[Exception], ...]] = ()
+    """Errors that end the driver, besides NOT_RETRIED."""
+    rest: ClassVar[float] = PAUSE_AFTER_FAILURE
+    """Seconds to pause after a failure."""
     clock: Callable[[], float] = time.monotonic
     next_check: float = field(default_factory=lambda: time.monotonic() + FIRST_CHECK)
 
@@ -84,19 +95,19 @@ class AutomaticStep:
     def pause(self, seconds: float) -> None:
         self.next_check = self.clock() + seconds
 
-    def guarded(self, work: Callable[[], bool], failure: str, *ending: type[Exception]) -> bool:
-        """Return what `work` returns: whether there is more to do. Raises NOT_RETRIED and what `ending` names.
+    def step(self, *given: *Given) -> bool:
+        """Do some of the work; return whether there is more to do at once. Raises NOT_RETRIED and `ending`."""
+        return attempt(lambda: self.work(*given), self._log_failure, *self.ending)
 
-        After any other error, log `failure` and return what `after_failure` returns.
-        """
-
-        def log_failure(error: Exception) -> bool:
-            log_line(f"{failure}; runs continue", error)
-            return self.after_failure()
-
-        return attempt(work, log_failure, *ending)
+    def work(self, *given: *Given) -> bool:
+        """Do what `step` does, unguarded."""
+        raise NotImplementedError
 
     def after_failure(self) -> bool:
         """Pause; return whether there is more to do at once."""
-        self.pause(PAUSE_AFTER_FAILURE)
+        self.pause(self.rest)
         return False
+
+    def _log_failure(self, error: Exception) -> bool:
+        log_line(f"{self.failure}; runs continue", error)
+        return self.after_failure()

@@ -139,28 +139,26 @@ def _delete_stored(settings: Settings, kept: Mapping[Path, set[int]], retention:
 
 
 @dataclass
-class AutomaticDeletion(AutomaticStep):
+class AutomaticDeletion(AutomaticStep[Callable[[], RetainedTables]]):
     """Checks each table twelve times per retention, and deletes for a second between two runs.
 
     `stored` deletes in the object store meanwhile.
     """
 
+    failure = "obsolete files were not deleted, the next check tries again"
     stored: StoredDeletion = field(default_factory=StoredDeletion)
     _tables: list[Table] = field(default_factory=list)
     _files: list[Path] = field(default_factory=list)
-
-    def step(self, find_retained: Callable[[], RetainedTables]) -> bool:
-        """Check one table, or delete some of its files; return whether there is more to do. Raises OwnershipLost."""
-        if not self._tables and self.is_pausing():
-            return False
-        failure = "obsolete files were not deleted, the next check tries again"
-        return self.guarded(lambda: self._step(find_retained()), failure)
 
     def after_failure(self) -> bool:
         """Leave the table out until the next check, pause if there is none; return whether another table is due."""
         return self._next_table() if self._tables else super().after_failure()
 
-    def _step(self, retained: RetainedTables) -> bool:
+    def work(self, find_retained: Callable[[], RetainedTables]) -> bool:
+        """Check one table, or delete some of its files."""
+        if not self._tables and self.is_pausing():
+            return False
+        retained = find_retained()
         if not self._tables:
             if not retained.tables:
                 return False

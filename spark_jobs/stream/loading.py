@@ -29,7 +29,7 @@ from include.ground.settings import Settings
 from include.read.record_files import FileChanged, checksum, found_now, payloads
 from spark_jobs.backends.backend import Backend
 from spark_jobs.backends.release import Release
-from spark_jobs.layers.bronze import FOLLOWED, FOLLOWS, BronzeBatch
+from spark_jobs.layers.bronze import FOLLOWED, FOLLOWS, SOURCE, BronzeBatch
 from spark_jobs.stream.preflight import BronzeHead, bronze_head, refuse_no_batch
 from spark_jobs.tables.delta_table import Table
 
@@ -83,7 +83,7 @@ class LoadedRows:
             return []
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{uuid4().hex}.arrow"
-        with pa.ipc.new_file(str(path), RECORDS) as writer:
+        with pa.ipc.new_file(str(path), SOURCE) as writer:
             for piece in self.pieces:
                 writer.write_batch(self._records(piece))
         return [path]
@@ -100,10 +100,9 @@ class LoadedRows:
             "timestampType": _same(LOADED, rows),
         }
         arrays = [
-            columns[each.name].cast(each.type) if each.name in columns else pa.nulls(rows, each.type)
-            for each in RECORDS
+            columns[each.name].cast(each.type) if each.name in columns else pa.nulls(rows, each.type) for each in SOURCE
         ]
-        return pa.RecordBatch.from_arrays(arrays, schema=RECORDS)
+        return pa.RecordBatch.from_arrays(arrays, schema=SOURCE)
 
 
 def _same(value: object, rows: int) -> pa.Array:
@@ -112,19 +111,6 @@ def _same(value: object, rows: int) -> pa.Array:
 
 LOADED = -1
 """The type of the time of a record that no Kafka had: Kafka's own are 0 and 1."""
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-RECORDS = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("timestampType", pa.int32()),
-        ("headers", HEADERS),
-    ]
-)
 
 
 class SetReader:

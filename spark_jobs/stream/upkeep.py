@@ -50,22 +50,15 @@ EXPIRY_EVERY = 600.0
 
 
 @dataclass
-class AutomaticExpiry(AutomaticStep):
-    """Looks for batches that are older than declared."""
+class AutomaticExpiry(AutomaticStep[Settings, Sequence[Release]]):
+    """Looks for batches that are older than declared, and expires some of them."""
 
-    def step(self, settings: Settings, releases: Sequence[Release]) -> bool:
-        """Expire some batches; return whether there may be more. Raises OwnershipLost."""
+    failure = "old batches did not expire, the next check tries again"
+    rest = EXPIRY_EVERY
+
+    def work(self, settings: Settings, releases: Sequence[Release]) -> bool:
         if self.is_pausing():
             return False
-        return self.guarded(
-            lambda: self._expire(settings, releases), "old batches did not expire, the next check tries again"
-        )
-
-    def after_failure(self) -> bool:
-        self.pause(EXPIRY_EVERY)
-        return False
-
-    def _expire(self, settings: Settings, releases: Sequence[Release]) -> bool:
         done = expire_batches(settings, releases, datetime.now(UTC))
         for each in done:
             log_line(each.report)
@@ -78,24 +71,20 @@ HISTORY_EVERY = 10.0
 
 
 @dataclass
-class AutomaticHistory(AutomaticStep):
+class AutomaticHistory(AutomaticStep[Settings, Sequence[Release]]):
     """Looks at the logs every ten seconds, and moves one range of commits at a time that are older than `age`."""
 
+    failure = "old commits were not moved into the history, the next check tries again"
     age: timedelta = OPENING
     next_check: float = field(default_factory=lambda: time.monotonic() + HISTORY_EVERY, kw_only=True)
     _tables: list[Table] = field(default_factory=list)
-
-    def step(self, settings: Settings, releases: Sequence[Release]) -> bool:
-        """Look at all tables, or move some commits of one; return whether there is more to do."""
-        failure = "old commits were not moved into the history, the next check tries again"
-        return self.guarded(lambda: self._step(settings, releases), failure)
 
     def after_failure(self) -> bool:
         """Leave the table out until the next check; return whether another table is due."""
         self._tables = self._tables[1:]
         return bool(self._tables)
 
-    def _step(self, settings: Settings, releases: Sequence[Release]) -> bool:
+    def work(self, settings: Settings, releases: Sequence[Release]) -> bool:
         if not self._tables:
             if self.is_pausing():
                 return False
@@ -116,29 +105,23 @@ REMOVAL_EVERY = 3600.0
 
 
 @dataclass
-class AutomaticRemoval(AutomaticStep):
+class AutomaticRemoval(AutomaticStep[Settings, str]):
     """Looks for ended plans every hour, moves their data away at once, and deletes it for a second between two runs."""
 
+    failure = "data of ended plans was not removed, the next check tries again"
+    rest = REMOVAL_EVERY
     _is_deleting: bool = False
     _unread: list[str] = field(default_factory=list)
 
-    def step(self, settings: Settings, dataset: str) -> bool:
-        """Look for data of ended plans, or delete some of it; return whether there is more to do."""
-        failure = "data of ended plans was not removed, the next check tries again"
-        return self.guarded(lambda: self._step(settings, dataset), failure)
-
     def after_failure(self) -> bool:
         self._is_deleting, self._unread = False, []
-        self.pause(REMOVAL_EVERY)
-        return False
+        return super().after_failure()
 
-    def _step(self, settings: Settings, dataset: str) -> bool:
+    def work(self, settings: Settings, dataset: str) -> bool:
         try:
             return self._remove(settings, dataset)
         except NothingPublished:
-            self._unread = []
-            self.pause(REMOVAL_EVERY)
-            return False
+            return self.after_failure()
 
     def _remove(self, settings: Settings, dataset: str) -> bool:
         end = time.monotonic() + SECONDS_AT_ONCE
@@ -177,7 +160,7 @@ class GroupInProgress:
 
 
 @dataclass
-class AutomaticCompaction(AutomaticStep):
+class AutomaticCompaction(AutomaticStep[Iterable[CompactedTable]]):
     """Compaction by `policy`, whose `min_files` is 0 to do nothing.
 
     `_settled`: by table, the number of files at which there was no group to compact. `_contended` has the tables
@@ -186,6 +169,7 @@ class AutomaticCompaction(AutomaticStep):
     `_tried` is the table that is being compacted.
     """
 
+    failure = f"compaction failed, next try in {PAUSE_AFTER_FAILURE:.0f} s"
     policy: CompactionPolicy = AUTOMATIC
     next_check: float = field(default=0.0, kw_only=True)
     _settled: dict[Path, int] = field(default_factory=dict)
@@ -203,7 +187,7 @@ class AutomaticCompaction(AutomaticStep):
     def note_run(self) -> None:
         self._is_pending = True
 
-    def step(self, tables: Iterable[CompactedTable]) -> bool:
+    def work(self, tables: Iterable[CompactedTable]) -> bool:
         """Compact the smallest group of one of the tables, or begin to; return whether to call again at once.
 
         While the thread writes a group, no other is begun. `tables`: those that may be compacted now; they are read
@@ -211,16 +195,6 @@ class AutomaticCompaction(AutomaticStep):
         """
         if not self._is_pending or not self.policy.min_files or self.is_pausing():
             return False
-        return self.guarded(lambda: self._step(tables), f"compaction failed, next try in {PAUSE_AFTER_FAILURE:.0f} s")
-
-    def after_failure(self) -> bool:
-        """Leave the table out until the next check; pause if no table caused the failure."""
-        if self._tried is None:
-            return super().after_failure()
-        self._left_out.add(self._tried)
-        return True
-
-    def _step(self, tables: Iterable[CompactedTable]) -> bool:
         self._tried = None
         if self._in_progress is not None:
             return self._commit_written(tables)
@@ -232,6 +206,13 @@ class AutomaticCompaction(AutomaticStep):
             self._unreadable.clear()
             self.pause(PAUSE_AFTER_FAILURE)
         return False
+
+    def after_failure(self) -> bool:
+        """Leave the table out until the next check; pause if no table caused the failure."""
+        if self._tried is None:
+            return super().after_failure()
+        self._left_out.add(self._tried)
+        return True
 
     def _commit_written(self, tables: Iterable[CompactedTable]) -> bool:
         """Commit the group, or discard it if its files were replaced; return False while it is being written."""
@@ -329,28 +310,22 @@ class QuietState:
 
 
 @dataclass
-class QuietCommits(AutomaticStep):
-    """Decides about each state once."""
+class QuietCommits(AutomaticStep[Ingest, Sequence[Release]]):
+    """Decides about each state once. TopicReplaced ends the driver as it does when ingest finds it."""
 
+    failure = "no batch says which partitions are idle, the next try is in a minute"
+    ending = (TopicReplaced,)
     next_check: float = field(default=0.0, kw_only=True)
     considered: QuietState | None = None
 
-    def step(self, ingest: Ingest, releases: Sequence[Release]) -> bool:
-        """Commit the batch if it is due; return whether there is one. `releases`: the published one first.
-
-        Raises TopicReplaced, which ends the driver as it does when ingest finds it.
-        """
-        if self.is_pausing():
-            return False
-        failure = f"{ingest.dataset.name}: no batch says which partitions are idle, the next try is in a minute"
-        return self.guarded(lambda: self._step(ingest, releases), failure, TopicReplaced)
-
     def after_failure(self) -> bool:
-        """Decide again after a pause."""
         self.considered = None
         return super().after_failure()
 
-    def _step(self, ingest: Ingest, releases: Sequence[Release]) -> bool:
+    def work(self, ingest: Ingest, releases: Sequence[Release]) -> bool:
+        """Commit the batch if it is due; return whether there is one. `releases`: the published one first."""
+        if self.is_pausing():
+            return False
         published, last = releases[0], ingest.last_batch
         ingest.quiet.idle_after = published.dataset.pipeline.idle
         idle = (ingest.quiet.quiet() | ingest.idle.partitions) - ingest.quiet.lagging

@@ -7,15 +7,15 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from include.declare.dataset import Dataset
 from spark_jobs.backends.backend import DecidedRun, Metadata, NeedsSpark, Transaction, ValidatedFiles
-from spark_jobs.backends.local import rewrites
 from spark_jobs.backends.local.bronze import commit_bronze
 from spark_jobs.backends.local.duckdb_session import DuckSession, database_of_many_rows
 from spark_jobs.backends.local.gold import merge
 from spark_jobs.backends.local.identities import IdentityLookup, find_duplicates
+from spark_jobs.backends.local.rewrites import Rewrites
 from spark_jobs.backends.local.runs import (
     LocalRun,
     NextBounds,
@@ -31,8 +31,7 @@ from spark_jobs.backends.local.validation import begin_full_validation, validate
 from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, KafkaRecords
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import GoldUpdate
-from spark_jobs.layers.row_provenance import ReplacedGrains
-from spark_jobs.layers.silver_tables import Month, RefineRun, SilverTables
+from spark_jobs.layers.silver_tables import RefineRun, SilverTables
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import Table
 
@@ -56,10 +55,8 @@ class LocalSql(DuckSession):
 
 
 @dataclass(frozen=True)
-class LocalBackend:
-    """Arrow and DuckDB over the tables' own files, which this process commits. `spark` copies row groups."""
-
-    spark: SparkSession | None = None
+class LocalBackend(Rewrites):
+    """Arrow and DuckDB over the tables' own files, which this process commits."""
 
     def open_table(self, spec: TableSpec, version: int | None = None) -> Table:
         return Table(spec, version)
@@ -123,31 +120,11 @@ class LocalBackend:
         with closing(LocalSql(database_of_many_rows())) as duck:
             yield duck
 
-    def replace(
-        self, table: Table, month: Month, removed: Path, added: Path, transaction: Transaction, metadata: Metadata
-    ) -> None:
-        rewrites.replace(table, month, removed, added, transaction, metadata)
-
-    def replace_grains(
-        self, target: GoldTable, replaced: ReplacedGrains, transaction: Transaction, metadata: Metadata
-    ) -> None:
-        rewrites.replace_grains(target, replaced, transaction, metadata)
-
-    def expire(
-        self, table: Table, before: int, order: Sequence[str], transaction: Transaction, metadata: Metadata
-    ) -> None:
-        rewrites.expire(table, before, order, transaction, metadata)
-
     def drop_expired(self, writer: SilverTables, ends: Mapping[int, int]) -> None:
         adopted(writer).identities.drop_expired(ends)
 
     def rebuild_identities(self, writer: SilverTables) -> int:
         return adopted(writer).identities.rebuild()
-
-    def rewrite(
-        self, table: Table, group: Sequence[DataFile], folder: Path, order: Sequence[str], day: str, *, aside: bool
-    ) -> list[DataFile]:
-        return rewrites.rewrite(self.spark, table, group, folder, order, day, aside=aside)
 
 
 def adopted(writer: SilverTables) -> LocalTables:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,28 +30,6 @@ from spark_jobs.tables.spark_files import parquet_files
 
 LEAST_COPIED = 512 << 10
 """Files that are smaller in the mean have few rows in a row group: their rows are written again, in larger ones."""
-
-
-def rewrite(
-    spark: SparkSession | None,
-    table: Table,
-    group: Sequence[DataFile],
-    folder: Path,
-    order: Sequence[str],
-    day: str,
-    *,
-    aside: bool,
-) -> list[DataFile]:
-    """Write the rows of a group into new files; with `spark`, row groups of larger files are copied as they are."""
-    part = folder / f"{table.spec.partition}={quote(group[0].partition_text, safe='')}"
-    part.mkdir(parents=True)
-    if spark is not None and _can_be_copied(table, group, day):
-        paths = [table.spec.path / file.path for file in group]
-        copy_row_groups(spark, paths, part / "part-0.parquet")
-    else:
-        with background_session() if aside else duckdb_session() as duck:
-            _write_sorted(duck, table, group, part, order, day)
-    return table.written_files(folder)
 
 
 def _can_be_copied(table: Table, group: Sequence[DataFile], day: str) -> bool:
@@ -87,62 +66,11 @@ def _days(duck: DuckSession, column: str) -> list[str]:
     return [f" where {day}::varchar is not distinct from {sql_literal(d) if d else 'null'}" for (d,) in days]
 
 
-def expire(table: Table, before: int, order: Sequence[str], transaction: Transaction, metadata: Metadata) -> None:
-    """Commit the table without the rows of batches before `before`."""
-    files = table.batch_files(0, before - 1)
-    kept = [file for file in files if file.last_batch >= before]
-    attempt = table.attempt_folder(f"expired-{before}-{table.version}")
-    shutil.rmtree(attempt, ignore_errors=True)
-    with duckdb_session() as duck:
-        for number, file in enumerate(kept):
-            folder = attempt / str(number) / f"{table.spec.partition}={quote(file.partition_text, safe='')}"
-            folder.mkdir(parents=True)
-            duck.view_table(f"kept_{number}", table, [file])
-            rows = f"select * from kept_{number} where _batch_id >= {before}"
-            duck.save_file(f"{rows} order by {sql_names(order)}", folder / "part.parquet")
-    added = table.written_files(attempt) if kept else []
-    if sum(file.rows for file in files) - sum(file.rows for file in added) != metadata["rows_removed"]:
-        raise RowsUnaccounted(table.spec.name, (0, before - 1), "files of expired batches do not add up")
-    table.commit(transaction.app_id, transaction.version, metadata, added, files)
-
-
 REPLACED = """
 select *, {month} as _month from (
     select * from current anti join removed using (_partition, _offset) union all select * from added
 )
 """
-
-
-def replace(
-    table: Table, month: Month, removed: Path, added: Path, transaction: Transaction, metadata: Metadata
-) -> None:
-    """Commit the files that may have the rows to remove, written again."""
-    changed = rows_in_folder(removed), rows_in_folder(added)
-    old = files_at(table, [*parquet_files(removed), *parquet_files(added)]) if any(changed) else []
-    written: list[DataFile] = []
-    if any(changed):
-        with duckdb_session() as duck:
-            duck.view_folder("removed", removed, table.spec.data_schema)
-            duck.view_folder("added", added, table.spec.data_schema)
-            duck.view_table("current", table, old)
-            folder = f"{transaction.app_id.rpartition('/')[2]}-{transaction.version}"
-            written = duck.write(REPLACED.format(month=month.in_duckdb), table, folder)
-    expected, found = sum(file.rows for file in old) - changed[0] + changed[1], sum(file.rows for file in written)
-    if found != expected:
-        why = f"{found} rows were to be written instead of {expected}: rows have changed"
-        raise RowsUnaccounted(table.spec.name, (-1, transaction.version), why)
-    table.commit(transaction.app_id, transaction.version, metadata, written, old)
-
-
-def replace_grains(target: GoldTable, replaced: ReplacedGrains, transaction: Transaction, metadata: Metadata) -> None:
-    """Commit the files of gold that may have the grains, written again."""
-    table, old = target.table, replaced.files
-    rows = replaced.others.select(*replaced.fresh.columns).unionByName(replaced.fresh)
-    folder = f"{transaction.app_id.rpartition('/')[2]}-{transaction.version}"
-    added, _ = write_gold(target, rows, folder, old, replaced.batch)
-    pass_step(Step.GOLD_WRITTEN, replaced.batch)
-    counts = {"rows": rows_of(added), "total": table.rows - rows_of(old) + rows_of(added)}
-    table.commit(transaction.app_id, transaction.version, {**metadata, **counts}, added, old)
 
 
 PLAIN_INTEGERS = {(f"INT{bits}", f"Int(bitWidth={bits}, isSigned=true)") for bits in (32, 64)}
@@ -199,3 +127,76 @@ def copy_row_groups(spark: SparkSession, files: Sequence[Path], target: Path) ->
             with closing(opened(file)) as reader:
                 reader.appendTo(writer)
         writer.end(java.java.util.HashMap())
+
+
+@dataclass(frozen=True)
+class Rewrites:
+    """The verbs that write files again. `spark` copies row groups."""
+
+    spark: SparkSession | None = None
+
+    def rewrite(
+        self, table: Table, group: Sequence[DataFile], folder: Path, order: Sequence[str], day: str, *, aside: bool
+    ) -> list[DataFile]:
+        """Write the rows of a group into new files; row groups of larger files are copied as they are."""
+        part = folder / f"{table.spec.partition}={quote(group[0].partition_text, safe='')}"
+        part.mkdir(parents=True)
+        if self.spark is not None and _can_be_copied(table, group, day):
+            paths = [table.spec.path / file.path for file in group]
+            copy_row_groups(self.spark, paths, part / "part-0.parquet")
+        else:
+            with background_session() if aside else duckdb_session() as duck:
+                _write_sorted(duck, table, group, part, order, day)
+        return table.written_files(folder)
+
+    def expire(
+        self, table: Table, before: int, order: Sequence[str], transaction: Transaction, metadata: Metadata
+    ) -> None:
+        """Commit the table without the rows of batches before `before`."""
+        files = table.batch_files(0, before - 1)
+        kept = [file for file in files if file.last_batch >= before]
+        attempt = table.attempt_folder(f"expired-{before}-{table.version}")
+        shutil.rmtree(attempt, ignore_errors=True)
+        with duckdb_session() as duck:
+            for number, file in enumerate(kept):
+                folder = attempt / str(number) / f"{table.spec.partition}={quote(file.partition_text, safe='')}"
+                folder.mkdir(parents=True)
+                duck.view_table(f"kept_{number}", table, [file])
+                rows = f"select * from kept_{number} where _batch_id >= {before}"
+                duck.save_file(f"{rows} order by {sql_names(order)}", folder / "part.parquet")
+        added = table.written_files(attempt) if kept else []
+        if sum(file.rows for file in files) - sum(file.rows for file in added) != metadata["rows_removed"]:
+            raise RowsUnaccounted(table.spec.name, (0, before - 1), "files of expired batches do not add up")
+        table.commit(transaction.app_id, transaction.version, metadata, added, files)
+
+    def replace(
+        self, table: Table, month: Month, removed: Path, added: Path, transaction: Transaction, metadata: Metadata
+    ) -> None:
+        """Commit the files that may have the rows to remove, written again."""
+        changed = rows_in_folder(removed), rows_in_folder(added)
+        old = files_at(table, [*parquet_files(removed), *parquet_files(added)]) if any(changed) else []
+        written: list[DataFile] = []
+        if any(changed):
+            with duckdb_session() as duck:
+                duck.view_folder("removed", removed, table.spec.data_schema)
+                duck.view_folder("added", added, table.spec.data_schema)
+                duck.view_table("current", table, old)
+                folder = f"{transaction.app_id.rpartition('/')[2]}-{transaction.version}"
+                written = duck.write(REPLACED.format(month=month.in_duckdb), table, folder)
+        expected, found = sum(file.rows for file in old) - changed[0] + changed[1], sum(file.rows for file in written)
+        if found != expected:
+            why = f"{found} rows were to be written instead of {expected}: rows have changed"
+            raise RowsUnaccounted(table.spec.name, (-1, transaction.version), why)
+        table.commit(transaction.app_id, transaction.version, metadata, written, old)
+
+    def replace_grains(
+        self, target: GoldTable, replaced: ReplacedGrains, transaction: Transaction, metadata: Metadata
+    ) -> None:
+        """Commit the files of gold that may have the grains, written again."""
+        table, old = target.table, replaced.files
+        rows = replaced.others.select(*replaced.fresh.columns).unionByName(replaced.fresh)
+        folder = f"{transaction.app_id.rpartition('/')[2]}-{transaction.version}"
+        added, _ = write_gold(target, rows, folder, old, replaced.batch)
+        pass_step(Step.GOLD_WRITTEN, replaced.batch)
+        counts = {"rows": rows_of(added), "total": table.rows - rows_of(old) + rows_of(added)}
+        table.commit(transaction.app_id, transaction.version, {**metadata, **counts}, added, old)
