@@ -207,18 +207,6 @@ class BronzeEnd:
     woken: int | None = None
 
 
-class CommitsLost(Terminal):
-    """The tables are more than one run apart: commits were lost. `batches`: each table's last batch."""
-
-    def __init__(self, dataset: str, batches: dict[str, int]) -> None:
-        shown = ", ".join(f"{table} at batch {batch}" for table, batch in batches.items())
-        super().__init__(
-            f"{dataset}: commits of some tables are lost, as after a power cut ({shown}); nothing was written",
-            f"headrace repair {dataset}   (rolls the tables back to the last batch that all of them have)",
-        )
-        self.dataset, self.batches = dataset, batches
-
-
 def committed_batches(release: Release) -> dict[str, int]:
     """Return the last batch of each of the release's tables by name, -1 for none."""
     writer = release.writer
@@ -332,7 +320,7 @@ def last_epoch(release: Release) -> int:
 def unfinished_run(release: Release) -> tuple[int, int] | None:
     """Return the bounds of the run that silver has committed and another table lacks; None without one.
 
-    Raises CommitsLost: the run alone would leave the batches before it out of a table, or add them twice.
+    Raises Terminal (`commits-lost`): the run alone would leave the batches before it out of a table, or add them twice.
     """
     silver, app_id = release.writer.silver, release.writer.app_id("silver")
     batches = committed_batches(release)
@@ -341,5 +329,12 @@ def unfinished_run(release: Release) -> tuple[int, int] | None:
         return None
     first, last = silver.commit_of(app_id, last).facts["batches"] if last >= 0 else (-1, -1)
     if not are_one_run_apart((first, last), batches.values()):
-        raise CommitsLost(release.dataset.name, batches)
+        name, shown = release.dataset.name, ", ".join(f"{table} at batch {batch}" for table, batch in batches.items())
+        raise Terminal(
+            f"{name}: commits of some tables are lost, as after a power cut ({shown}); nothing was written",
+            f"headrace repair {name}   (rolls the tables back to the last batch that all of them have)",
+            code="commits-lost",
+            dataset=name,
+            batches=batches,
+        )
     return first, last

@@ -33,18 +33,6 @@ PACKAGES = ("include", "spark_jobs")
 SMALLEST_DATE = (1980, 1, 1, 0, 0, 0)
 
 
-class NoExecutors(Transient):
-    """The cluster has given no executor: its cores or memory are taken, or no worker is there."""
-
-    def __init__(self, settings: Settings) -> None:
-        wanted = f"{settings.executor_cores} cores and {settings.executor_memory}"
-        super().__init__(
-            f"{settings.spark_master} has given no executor of {wanted} within {EXECUTOR_SECONDS:.0f} s; nothing was"
-            " read. Other drivers hold its cores, at most spark.cores.max each, or no worker is there",
-            "start another worker, or set spark.cores.max of HEADRACE_SPARK_CONF lower and restart the streams",
-        )
-
-
 def spark_master(settings: Settings) -> str:
     """Return Spark's name for where a session computes."""
     return settings.spark_master or f"local[{settings.driver_cores}]"
@@ -97,7 +85,7 @@ def prepare_environment(settings: Settings, python: str) -> None:
 
 
 def require_executor(settings: Settings, spark: SparkSession) -> None:
-    """Wait for the session's first executor; end the session and raise NoExecutors when there is none in time.
+    """Wait for the session's first executor; end the session and raise Transient when there is none in time.
 
     Spark itself waits without end, with a line in its log.
     """
@@ -106,7 +94,13 @@ def require_executor(settings: Settings, spark: SparkSession) -> None:
     while context.getExecutorMemoryStatus().size() < 2:
         if time.monotonic() > end:
             spark.stop()
-            raise NoExecutors(settings)
+            wanted = f"{settings.executor_cores} cores and {settings.executor_memory}"
+            raise Transient(
+                f"{settings.spark_master} has given no executor of {wanted} within {EXECUTOR_SECONDS:.0f} s; nothing"
+                " was read. Other drivers hold its cores, at most spark.cores.max each, or no worker is there",
+                "start another worker, or set spark.cores.max of HEADRACE_SPARK_CONF lower and restart the streams",
+                code="no-executors",
+            )
         time.sleep(0.1)
 
 
@@ -200,36 +194,20 @@ TUNED = {
 }
 
 
-class JarsMissing(Terminal):
-    """The folder for Spark's jars is empty."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(f"no Spark jars in {folder}; Spark was not started", "make setup")
-        self.folder = folder
-
-
-class GuardedSetting(Terminal):
-    """The session runs with a value that breaks a guarantee."""
-
-    def __init__(self, key: str, value: str | None) -> None:
-        super().__init__(
-            f"Spark runs with {key}={value}, and needs {GUARDED[key]}; nothing was read", "headrace doctor"
-        )
-        self.key = key
-
-
 def spark_jars(settings: Settings) -> list[Path]:
-    """Return Spark's jars. Raises JarsMissing."""
+    """Return Spark's jars. Raises Terminal (`jars-missing`)."""
     jars = sorted((settings.jars / "spark").glob("*.jar"))
     if not jars:
-        raise JarsMissing(settings.jars / "spark")
+        folder = settings.jars / "spark"
+        what = f"no Spark jars in {folder}; Spark was not started"
+        raise Terminal(what, "make setup", code="jars-missing", folder=folder)
     return jars
 
 
 def open_session(settings: Settings, name: str, *, delta: bool = False) -> SparkSession:
     """Start or return the process's session, local or of a cluster; `delta` adds delta-spark's SQL.
 
-    Raises JarsMissing, GuardedSetting, InvalidSetting, MasterUnreachable, NoExecutors.
+    Raises InvalidSetting, MasterUnreachable, Transient (`no-executors`), Terminal (`jars-missing`, `guarded-setting`).
     """
     require_master(settings)
     prepare_environment(settings, sys.executable)
@@ -301,11 +279,12 @@ def _escaped(text: str) -> str:
 
 
 def verify_guarded(session: SparkSession) -> None:
-    """Raise GuardedSetting unless the session runs with the values of GUARDED."""
+    """Raise Terminal unless the session runs with the values of GUARDED."""
     for key, required in GUARDED.items():
         value = session.conf.get(key)
         if str(value).lower() != required.lower():
-            raise GuardedSetting(key, value)
+            what = f"Spark runs with {key}={value}, and needs {required}; nothing was read"
+            raise Terminal(what, "headrace doctor", code="guarded-setting", key=key)
 
 
 def _jvm_flags(settings: Settings) -> str:

@@ -159,7 +159,7 @@ class Patch:
 
 
 def apply_patch(release: Release, patch: Patch, batch: int, epoch: int) -> None:
-    """Patch a release's tables, all at `batch`. Raises PatchOutdated, GrainsExpired; then nothing is changed."""
+    """Patch tables, all at `batch`. Raises PatchOutdated, Terminal (`grains-expired`); then nothing is changed."""
     writer, app_id = release.writer, patch.app_id(release)
     if not is_started(release, patch.plan, patch.direction):
         refuse_outdated(release, patch, batch)
@@ -215,7 +215,7 @@ def _fill_bronze(release: Release, patch: Patch, facts: dict[str, Any]) -> None:
 def refuse_outdated(release: Release, patch: Patch, batch: int) -> None:
     """Raise PatchOutdated unless the rows to remove exist and no later batch depends on them.
 
-    Raises GrainsExpired when records of its grains have expired since it was built.
+    Raises Terminal when records of its grains have expired since it was built.
     """
     writer, plan = release.writer, patch.plan
     for table in (writer.silver, writer.rejected):

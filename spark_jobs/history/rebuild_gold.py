@@ -158,18 +158,6 @@ def compared_columns(target: GoldTable) -> StructType:
     return visible(target.table.spec.data_schema, target.gold.row_columns)
 
 
-class GrainsExpired(Terminal):
-    """Rows of gold would be recomputed without records that have expired from silver; `row` is one of them."""
-
-    def __init__(self, table: str, rows: int, row: str) -> None:
-        super().__init__(
-            f"{table}: {rows:,} rows that the slice touches were computed from records that have expired"
-            f" (retention.silver), one is {row}; they cannot be recomputed, so nothing was changed",
-            "plan a range without records of these rows",
-        )
-        self.table, self.rows, self.row = table, rows, row
-
-
 @dataclass(frozen=True)
 class _SliceGold:
     """A gold table, and the slice in `folder` whose rows of `silver` touch its grains."""
@@ -199,7 +187,7 @@ def rebuild_gold(
 
     Only from rows up to the table's last refresh. `silver` and the target are pinned at `batch`; the slice's
     silver is in `folder`. `complete`: the first batch of which silver has all rows. Returns how many grains differ.
-    Raises GrainsExpired.
+    Raises Terminal (`grains-expired`).
     """
     gold = _SliceGold(target, silver, folder)
     _stage_touched_grains(gold)
@@ -254,7 +242,7 @@ def _write_rows_after(gold: _SliceGold, batch: int) -> None:
 
 
 def _save_rows_before(sql: Sql, gold: _SliceGold, complete: int) -> None:
-    """Write the published rows of the touched grains. Raises GrainsExpired."""
+    """Write the published rows of the touched grains. Raises Terminal (`grains-expired`)."""
     target, touched = gold.target, gold.staging("touched")
     sql.view_table("published", target.table, touched_files(target, grains_in(target.gold, parquet_files(touched))))
     sql.view_folder("touched", touched, grains_schema(target))
@@ -280,7 +268,7 @@ def _save_grains_to_correct(sql: Sql, gold: _SliceGold) -> None:
 def refuse_expired_grains(
     backend: Backend, target: GoldTable, silver: Table, folder: PlanFolder, batch: int, complete: int
 ) -> None:
-    """Raise GrainsExpired when rows that `replaced_grains` would replace have records of batches before `complete`."""
+    """Raise Terminal when rows that `replaced_grains` would replace have records of batches before `complete`."""
     written = parquet_files(folder.rows("grains", target.table.spec.name))
     if not complete or not written:
         return
@@ -298,14 +286,22 @@ def _touched_rows(sql: Sql, target: GoldTable, reach: SessionReach | None) -> st
 
 
 def _refuse_expired(sql: Sql, target: GoldTable, rows: str, complete: int) -> None:
-    """Raise GrainsExpired when rows of gold have records of batches before `complete`."""
+    """Raise Terminal when rows of gold have records of batches before `complete`."""
     old = f"from {rows} where _first_batch < {complete}"
     if complete and (count := sql.count(f"select 1 {old}")):
         columns = target.gold.row_columns
         named = sql_names(columns)
         values = sql.rows(f"select {named} {old} order by all limit 1")[0]
         shown = ", ".join(f"{column}={value}" for column, value in zip(columns, values, strict=True))
-        raise GrainsExpired(target.table.spec.name, count, shown)
+        raise Terminal(
+            f"{target.table.spec.name}: {count:,} rows that the slice touches were computed from records that have"
+            f" expired (retention.silver), one is {shown}; they cannot be recomputed, so nothing was changed",
+            "plan a range without records of these rows",
+            code="grains-expired",
+            table=target.table.spec.name,
+            rows=count,
+            row=shown,
+        )
 
 
 # Grains with a row whose number differs before and after; a third of the time of EXCEPT ALL both ways.

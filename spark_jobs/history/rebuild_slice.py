@@ -33,18 +33,6 @@ FEW_SPANS = 20
 MOST_STRIPES = 2_000
 
 
-class OriginalsExpired(Terminal):
-    """Records of a slice share identities with records of an expired `batch`: which came first is unknown."""
-
-    def __init__(self, table: str, batch: int, complete: int) -> None:
-        super().__init__(
-            f"{table}: records of the slice are duplicates of records of batch {batch}, which has expired (batches"
-            f" before {complete} have); they cannot be validated again, so nothing was built",
-            "plan a range without these records",
-        )
-        self.table, self.batch = table, batch
-
-
 @dataclass(frozen=True)
 class PlanFolder:
     """The plan's folder of rows: `before` and `after` by table, and of these what is `removed` and `added`."""
@@ -167,7 +155,15 @@ def _validate_closure(
         sql.view_folder("places", places, POSITIONS_AND_BATCH)
         count, first, last = sql.rows("select count(*), min(_batch_id), max(_batch_id) from places")[0]
     if count and first < first_complete_batch(writer):
-        raise OriginalsExpired(writer.silver.spec.name, first, first_complete_batch(writer))
+        complete, table = first_complete_batch(writer), writer.silver.spec.name
+        raise Terminal(
+            f"{table}: records of the slice are duplicates of records of batch {first}, which has expired (batches"
+            f" before {complete} have): which came first is unknown, so nothing was built",
+            "plan a range without these records",
+            code="originals-expired",
+            table=table,
+            batch=first,
+        )
     beginning = writer.dataset.release_start
     if count and beginning is not None and first < beginning.batch:
         why = f"records of the slice share identities with batch {first}, which this release has not validated"

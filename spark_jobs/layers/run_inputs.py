@@ -122,18 +122,6 @@ FEW = 32
 """Up to this number, all schemas are part of the query, which is then the same for every run."""
 
 
-class SchemaReplaced(Terminal):
-    """The registry gives `id` another schema than the one by which records were read."""
-
-    def __init__(self, dataset: str, number: int, url: str) -> None:
-        super().__init__(
-            f"{dataset}: the registry at {url} has another schema {number} than the one by which records were read;"
-            " records wait in bronze, nothing is lost",
-            "set HEADRACE_SCHEMA_REGISTRY_URL to the registry of the topic's producers; a new one needs a new topic",
-        )
-        self.dataset, self.id = dataset, number
-
-
 ReadHeads = Callable[[Sequence[Path]], Iterable[bytes]]
 """Returns the different first HEADER_BYTES of the records' values in files."""
 
@@ -169,7 +157,7 @@ class PayloadSchemas:
         """Keep the schemas of ids that are new in these files; return the length of the list in bytes.
 
         An id that the registry does not know is noted as unknown, and stays so until the registry knows it. Raises
-        RegistryNotSet, RegistryUnreachable, RegistryRefused, SchemaReplaced; nothing is validated then.
+        RegistryNotSet, RegistryUnreachable, RegistryRefused, Terminal (`schema-replaced`); nothing is validated then.
         """
         if not self._is_decoded:
             return 0
@@ -197,7 +185,15 @@ class PayloadSchemas:
                 if found is not None and schema.type == UNKNOWN_TYPE:
                     keep_schemas(self.settings, self.dataset.name, [found])
                 elif found is not None and not _is_same(found, schema):
-                    raise SchemaReplaced(self.dataset.name, schema.id, registry.url)
+                    raise Terminal(
+                        f"{self.dataset.name}: the registry at {registry.url} has another schema {schema.id} than the"
+                        " one by which records were read; records wait in bronze, nothing is lost",
+                        "set HEADRACE_SCHEMA_REGISTRY_URL to the registry of the topic's producers; a new one needs a"
+                        " new topic",
+                        code="schema-replaced",
+                        dataset=self.dataset.name,
+                        id=schema.id,
+                    )
         self.verified.update(schema.id for schema in kept if schema.type != UNKNOWN_TYPE)
 
     def _keep(self, fresh: Sequence[int]) -> None:

@@ -87,7 +87,7 @@ class DriverLoop:
     def run(self) -> str:
         """Run until `stop` is set, or the driver may sleep, then drain; return the final state of the driver.
 
-        Raises LeaseLost, IngestFailed and what NOT_RETRIED names.
+        Raises LeaseLost, Terminal and what NOT_RETRIED names.
         """
         try:
             self._run()

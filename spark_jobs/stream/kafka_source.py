@@ -102,24 +102,6 @@ DRAIN_SECONDS = 50.0
 REST_CHECK = 1.0
 
 
-class IngestFailed(Terminal):
-    """Ingest failed `failures` times in a row after bronze batch `batch`; `reason` is the last failure.
-
-    `reading`: the half-open ranges of offsets, by partition, of the batch that failed.
-    """
-
-    def __init__(
-        self, dataset: str, failures: int, batch: int, reason: str, reading: Mapping[int, tuple[int, int]]
-    ) -> None:
-        ranges = ", ".join(f"partition {p} offsets [{start}, {end})" for p, (start, end) in sorted(reading.items()))
-        super().__init__(
-            f"{dataset}: ingest failed {failures} times in a row after bronze batch {batch}: {reason}; the driver ends,"
-            f" what is published stays readable, and the batch stays planned ({ranges or 'none was begun'})",
-            f"headrace doctor, then headrace up {dataset}",
-        )
-        self.dataset, self.failures, self.batch, self.reason = dataset, failures, batch, reason
-
-
 @dataclass
 class IngestSupervisor:
     """The ingest query, and the pause before it is restarted."""
@@ -140,7 +122,7 @@ class IngestSupervisor:
     def restart_ended(self) -> None:
         """Start an ended query again, once its pause is over and the broker answers with the topic that bronze has.
 
-        Raises IngestFailed, the query's own Terminal error, TopicReplaced, TablesDisagree, or RecordsReplaced. Refine
+        Raises Terminal (`ingest-failed`, or the query's own), TopicReplaced, TablesDisagree, or RecordsReplaced. Refine
         continues meanwhile.
         """
         if not self.has_ended and not self.query.isActive:
@@ -185,7 +167,16 @@ class IngestSupervisor:
             self.failed_after = batch
         self.failures += 1
         if self.failures > MAX_FAILURES:
-            raise IngestFailed(self.ingest.dataset.name, self.failures, batch, reason, self.ingest.reading)
+            name, reading = self.ingest.dataset.name, sorted(self.ingest.reading.items())
+            ranges = ", ".join(f"partition {p} offsets [{start}, {end})" for p, (start, end) in reading)
+            raise Terminal(
+                f"{name}: ingest failed {self.failures} times in a row after bronze batch {batch}: {reason}; the driver"
+                f" ends, what is published stays readable, and the batch stays planned ({ranges or 'none was begun'})",
+                f"headrace doctor, then headrace up {name}",
+                code="ingest-failed",
+                dataset=name,
+                batch=batch,
+            )
         pause = self.back_off.lengthen()
         log_line(f"ingest stopped after bronze batch {batch}: {reason}; restart in {pause:.0f} s, refine continues")
         self.reporter.report("waiting", f"ingest restarts in {pause:.0f} s: {reason}")

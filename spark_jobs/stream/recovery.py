@@ -60,23 +60,11 @@ from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.log_lines import log_line
 
 
-class ReleaseAmbiguous(Terminal):
-    """The publication is missing, and several releases have tables: which one was published is not recorded."""
-
-    def __init__(self, settings: Settings, dataset: str, releases: Sequence[str]) -> None:
-        path = active_releases_file(settings, dataset).path
-        super().__init__(
-            f"{dataset}: there is no publication, and releases {', '.join(releases)} have tables; nothing was read",
-            f'echo \'["RELEASE"]\' > "{path}", then headrace up {dataset}   (publishes that release again)',
-        )
-        self.dataset, self.releases = dataset, tuple(releases)
-
-
 def last_active_release(settings: Settings, dataset: str) -> str | None:
     """Return the release to publish where there is no publication; None when no release has a batch.
 
     Never the release of the folder while another one has tables: it was neither compared nor approved. Raises
-    ReleaseAmbiguous.
+    Terminal (`release-ambiguous`).
     """
     recorded = recorded_releases(settings, dataset)
     if recorded:
@@ -84,20 +72,16 @@ def last_active_release(settings: Settings, dataset: str) -> str | None:
     logs = sorted(warehouse(settings).glob(f"{folder_name('dataset', dataset)}/*/silver/{LOG}"))
     found = [log.parent for log in logs if last_run(log.parent, log_tail(log.parent).whole)[1] >= 0]
     if len(found) > 1:
-        raise ReleaseAmbiguous(settings, dataset, [path.parent.name for path in found])
-    return found[0].parent.name if found else None
-
-
-class PublishedTablesLost(Terminal):
-    """Batch `published` is published, and the release's tables have no batch at all."""
-
-    def __init__(self, dataset: str, release: str, published: int) -> None:
-        super().__init__(
-            f"{dataset}: batch {published} is published, and the tables of release {release} are empty or gone;"
-            " the publication is unchanged",
-            "restore the tables from a backup",
+        releases, path = [path.parent.name for path in found], active_releases_file(settings, dataset).path
+        raise Terminal(
+            f"{dataset}: there is no publication, and releases {', '.join(releases)} have tables: which one was"
+            " published is not recorded; nothing was read",
+            f'echo \'["RELEASE"]\' > "{path}", then headrace up {dataset}   (publishes that release again)',
+            code="release-ambiguous",
+            dataset=dataset,
+            releases=releases,
         )
-        self.dataset, self.release, self.published = dataset, release, published
+    return found[0].parent.name if found else None
 
 
 def republish(settings: Settings, release: Release, bronze_version: int | None = None) -> str | None:
@@ -106,7 +90,7 @@ def republish(settings: Settings, release: Release, bronze_version: int | None =
     `bronze_version`: bronze's version when this process started, if it has committed to it since.
 
     A crash after the last gold commit leaves the publication behind. A power cut can leave it ahead, since it alone is
-    synced: the tables have lost their last commits. Raises CommitsLost, PublishedTablesLost.
+    synced: the tables have lost their last commits. Raises Terminal (`commits-lost`, `published-tables-lost`).
     """
     name, done, unfinished = release.dataset.name, refined_batch(release), unfinished_run(release)
     published = find_publication(settings, name)
@@ -141,7 +125,15 @@ def _loss(release: Release, published: Publication, done: int, bronze_version: i
     """Return which published commits the tables, which have batch `done`, have lost; None for none."""
     if published.batch > done:
         if done < 0:
-            raise PublishedTablesLost(published.dataset, published.release, published.batch)
+            raise Terminal(
+                f"{published.dataset}: batch {published.batch} is published, and the tables of release"
+                f" {published.release} are empty or gone; the publication is unchanged",
+                "restore the tables from a backup",
+                code="published-tables-lost",
+                dataset=published.dataset,
+                release=published.release,
+                published=published.batch,
+            )
         return (
             f"the publication was rolled back from batch {published.batch} to {done}: the tables lost the later"
             " batches, as after a power cut; they are refined again"

@@ -11,6 +11,7 @@ from pyspark.errors import AnalysisException, ArithmeticException, NumberFormatE
 from pyspark.sql import SparkSession
 from source_tree import Module, code
 
+from include.ground.errors import Terminal
 from include.ground.settings import (
     InvalidSetting,
     Settings,
@@ -19,7 +20,7 @@ from include.ground.settings import (
     reject_unsafe,
 )
 from include.ground.settings_profiles import DECIDED, KNOBS
-from spark_jobs.backends.spark_session import GUARDED, GuardedSetting, open_session, verify_guarded
+from spark_jobs.backends.spark_session import GUARDED, open_session, verify_guarded
 
 READ_WHILE_LOADING = {"profile"}
 """The profile is in the values that it sets."""
@@ -41,7 +42,7 @@ HARMFUL = {
 def test_dangerous_values_are_refused(key: str, field: str) -> None:
     with pytest.raises(InvalidSetting, match="would break a guarantee") as refused:
         Settings(**{field: {key.upper(): HARMFUL[key]}})  # type: ignore[arg-type]
-    assert refused.value.key == key.upper()
+    assert (refused.value.code, refused.value.facts) == ("guarded-setting", {"key": key}).upper()
 
 
 def test_every_dangerous_setting_has_a_case() -> None:
@@ -117,9 +118,9 @@ def test_session_has_the_guarded_values(key: str, spark: SparkSession) -> None:
 def test_session_without_a_guarded_value_is_refused(key: str, value: str, spark: SparkSession) -> None:
     other = spark.newSession()
     other.conf.set(key, value)
-    with pytest.raises(GuardedSetting, match="nothing was read") as refused:
+    with pytest.raises(Terminal, match="nothing was read") as refused:
         verify_guarded(other)
-    assert refused.value.key == key
+    assert (refused.value.code, refused.value.facts) == ("guarded-setting", {"key": key})
     verify_guarded(spark)
 
 

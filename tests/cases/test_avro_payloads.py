@@ -18,6 +18,7 @@ from small_release import Record, SmallRelease, small_release
 
 from include.declare.history_slice import BRONZE, Slice, Span
 from include.declare.writer_schemas import known_schemas
+from include.ground.errors import Terminal
 from include.ground.schema_registry import RegistryNotSet, RegistryUnreachable
 from include.ground.settings import Settings
 from include.read.publication import read_publication
@@ -25,7 +26,6 @@ from spark_jobs.backends.local.runs import NextRun
 from spark_jobs.backends.local.validation import begin_full_validation
 from spark_jobs.backends.release import pinned_release
 from spark_jobs.history.recompute_history import recompute_history
-from spark_jobs.layers.run_inputs import SchemaReplaced
 
 HISTORY = Slice([Span(0, 0, 10_000, BRONZE), Span(1, 0, 10_000, BRONZE)])
 UNKNOWN = b"\x00\x00\x00\x03\xe7"
@@ -199,8 +199,9 @@ def test_registry_that_gives_a_kept_id_another_schema_holds_the_run(trades: Trad
     trades.registry.schemas[1] = schema_text(SECOND)
     trades.take(first(2))
     trades.release.restart()
-    with pytest.raises(SchemaReplaced, match="another schema 1"):
+    with pytest.raises(Terminal, match="another schema 1") as refused:
         trades.take(first(3))
+    assert refused.value.code == "schema-replaced"
     trades.registry.schemas[1] = json.dumps(FIRST, indent=4)
     trades.release.refine(2, 2)
     assert trades.release.silver()["trade_id"].to_list() == ["t1", "t2", "t3"]

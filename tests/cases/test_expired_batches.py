@@ -33,8 +33,6 @@ from include.read.publication import publish, read_publication, tables_of
 from include.read.published_tables import PinnedTables, first_unexpired_batch
 from spark_jobs.backends.local.backend import adopted
 from spark_jobs.backends.release import pinned_release
-from spark_jobs.history.rebuild_gold import GrainsExpired
-from spark_jobs.history.rebuild_slice import OriginalsExpired
 from spark_jobs.history.recompute_history import recompute_history
 from spark_jobs.stream import expiry
 from spark_jobs.stream.active_releases import refuse_incomplete
@@ -245,8 +243,10 @@ def test_slice_that_needs_expired_records_is_refused(release: SmallRelease, tmp_
     # Devices d0 and d1 have rows of batch 0 in the table without a window.
     expire(release)
     patcher = SlicePatcher(release, tmp_path)
-    with pytest.raises(GrainsExpired, match="gold.meter_now: 2 rows that the slice touches were computed from records"):
+    expected = "gold.meter_now: 2 rows that the slice touches were computed from records"
+    with pytest.raises(Terminal, match=expected) as refused:
         patcher.rebuild(Slice([Span(0, 113, 125, BRONZE)]), complete=3)
+    assert refused.value.code == "grains-expired"
 
 
 def double_litres(folder: Path) -> None:
@@ -265,16 +265,18 @@ def test_patch_of_grains_whose_records_expired_since_it_was_built_is_refused(
     assert differing["gold.meter_now"] > 0
     expire(release)
     before = release.versions()
-    with pytest.raises(GrainsExpired, match="gold.meter_now"):
+    with pytest.raises(Terminal, match="gold.meter_now") as refused:
         patcher.apply(patch)
+    assert refused.value.code == "grains-expired"
     assert release.versions() == before
 
 
 def test_slice_of_duplicates_of_expired_records_is_refused(release: SmallRelease, tmp_path: Path) -> None:
     expire(release, silver=WITHOUT_TWO)
     patcher = SlicePatcher(release, tmp_path)
-    with pytest.raises(OriginalsExpired, match="duplicates of records of batch 1, which has expired"):
+    with pytest.raises(Terminal, match="duplicates of records of batch 1, which has expired") as refused:
         patcher.rebuild(Slice([Span(0, 108, 113, BRONZE)]))
+    assert refused.value.code == "originals-expired"
 
 
 def test_totals_count_the_rows_that_are_left(release: SmallRelease) -> None:

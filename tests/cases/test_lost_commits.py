@@ -15,10 +15,11 @@ from small_release import Record, SmallRelease, small_release
 
 from include.declare.dataset import snapshot_dataset
 from include.ground.delta_log import LOG, commit_name, latest_version
+from include.ground.errors import Terminal
 from include.ground.settings import Settings
 from include.read.publication import find_publication, replace_publication
-from spark_jobs.backends.release import CommitsLost, unfinished_run
-from spark_jobs.stream.recovery import PublishedTablesLost, planned_rollback, republish
+from spark_jobs.backends.release import unfinished_run
+from spark_jobs.stream.recovery import planned_rollback, republish
 
 pytestmark = pytest.mark.extended
 BATCHES = [
@@ -112,8 +113,9 @@ LOSSES: dict[str, Callable[[list[Path]], None]] = {
 def test_tables_apart_are_refused_then_rolled_back(whole: SmallRelease, release: SmallRelease, loss: str) -> None:
     LOSSES[loss](tables(release))
     release.restart()
-    with pytest.raises(CommitsLost) as refused:
+    with pytest.raises(Terminal) as refused:
         republish(release.settings, release.release)
+    assert refused.value.code == "commits-lost"
     assert "headrace repair flights" in refused.value.remedy
     planned = planned_rollback(release.settings, "flights")
     assert planned is not None
@@ -169,5 +171,6 @@ def test_publication_of_empty_tables_is_refused(release: SmallRelease) -> None:
     for path in tables(release):
         lose(path, 3)
     release.restart()
-    with pytest.raises(PublishedTablesLost):
+    with pytest.raises(Terminal) as refused:
         republish(release.settings, release.release)
+    assert refused.value.code == "published-tables-lost"

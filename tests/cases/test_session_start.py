@@ -10,15 +10,17 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from include.ground.errors import Terminal
 from include.ground.java import JavaMissing
 from include.ground.settings import Settings
-from spark_jobs.backends.spark_session import JarsMissing, activate, begin_session
+from spark_jobs.backends.spark_session import activate, begin_session
 
 
 def test_error_of_the_thread_reaches_who_waits_for_the_session(tmp_path: Path) -> None:
     opened = begin_session(Settings(state=tmp_path / "state", jars=tmp_path / "no-jars"), "test")
-    with pytest.raises(JarsMissing, match="no-jars"):
+    with pytest.raises(Terminal, match="no-jars") as refused:
         opened()
+    assert refused.value.code == "jars-missing"
 
 
 def test_session_of_another_thread_becomes_the_active_one(spark: SparkSession) -> None:

@@ -16,8 +16,9 @@ from slice_patcher import SlicePatcher
 from small_release import Record, SmallRelease
 
 from include.declare.history_slice import BRONZE, Slice, Span
+from include.ground.errors import Terminal
 from include.state.release_files import PatchDirection
-from spark_jobs.history.rebuild_gold import GrainsExpired, refuse_expired_grains
+from spark_jobs.history.rebuild_gold import refuse_expired_grains
 from spark_jobs.tables.failpoints import Step
 
 GOLD = """
@@ -186,10 +187,11 @@ def test_patch_is_refused_when_a_session_that_later_rows_joined_has_expired_reco
     refuse_expired_grains(release.release.backend, target, writer.silver, patch.folder, release.refined(), complete=1)
     release.take(records([("d1", 27.0, 8), ("d1", 34.0, 16)]))
     writer, target = release.release.writer, release.release.gold[0]
-    with pytest.raises(GrainsExpired, match="gold.meter_sessions: 1 rows"):
+    with pytest.raises(Terminal, match="gold.meter_sessions: 1 rows") as refused:
         refuse_expired_grains(
             release.release.backend, target, writer.silver, patch.folder, release.refined(), complete=1
         )
+    assert refused.value.code == "grains-expired"
 
 
 @pytest.mark.extended

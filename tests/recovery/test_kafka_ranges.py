@@ -16,11 +16,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from transactional_records import send_transactions
 
+from include.ground.errors import Transient
 from include.ground.settings import Settings
 from include.state.run_files import bootstrap_servers
 from spark_jobs.backends.local import kafka_ranges
 from spark_jobs.backends.local.arrow_files import read_arrow
-from spark_jobs.backends.local.kafka_ranges import KafkaRangeFailed, KafkaRanges, ReadStopped
+from spark_jobs.backends.local.kafka_ranges import KafkaRanges
 from spark_jobs.layers.bronze import complete_source_options
 
 TOPIC, LARGE, DELETED = "ranges", "many-records", "deleted-records"
@@ -181,8 +182,10 @@ def test_range_that_kafka_does_not_have_fails_and_leaves_no_file(
 ) -> None:
     declared = settings.model_copy(update={"kafka_options": {"kafkaConsumer.PollTimeoutMs": "1000"}})
     reader = opened(spark, declared, TOPIC, stop)
-    with pytest.raises(KafkaRangeFailed, match=rf"{TOPIC}-1: no records for \d+ s at offset 5, the range ends at 9"):
+    expected = rf"{TOPIC}-1: no records for \d+ s at offset 5, the range ends at 9"
+    with pytest.raises(Transient, match=expected) as failed:
         reader.write({0: (0, 5), 1: (3, 9)}, tmp_path)
+    assert failed.value.code == "range-failed"
     assert list(tmp_path.rglob("*.arrow")) == []
     assert rows_in(reader.write({1: (3, 5)}, tmp_path))["offset"].to_pylist() == [3, 4]
     reader.close()
@@ -207,8 +210,9 @@ def test_drain_ends_the_wait_for_records_that_do_not_come(
     monkeypatch.setattr(kafka_ranges, "DRAIN_SECONDS", 1)
     stop.set()
     assert rows_in(reader.write({1: (0, 5)}, tmp_path))["offset"].to_pylist() == [0, 1, 2, 3, 4]
-    with pytest.raises(ReadStopped):
+    with pytest.raises(Transient) as stopped:
         reader.write({1: (5, 9)}, tmp_path)
+    assert stopped.value.code == "read-stopped"
 
 
 def test_drain_ends_a_read_that_takes_long(
@@ -219,8 +223,9 @@ def test_drain_ends_a_read_that_takes_long(
     stop = threading.Event()
     stop.set()
     reader = opened(spark, settings, LARGE, stop)
-    with pytest.raises(ReadStopped):
+    with pytest.raises(Transient) as stopped:
         reader.write({0: (0, MANY)}, tmp_path)
+    assert stopped.value.code == "read-stopped"
     assert list(tmp_path.rglob("*.arrow")) == []
     stop.clear()
     assert len(rows_in(reader.write({0: (0, 1)}, tmp_path))) == 1

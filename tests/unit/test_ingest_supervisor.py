@@ -15,7 +15,7 @@ from include.ground.kafka import BrokerUnreachable, TopicMissing
 from include.ground.settings import Settings
 from spark_jobs.stream import kafka_source
 from spark_jobs.stream.ingest import Ingest
-from spark_jobs.stream.kafka_source import MAX_FAILURES, IngestFailed, IngestSupervisor, drained_on_error
+from spark_jobs.stream.kafka_source import MAX_FAILURES, IngestSupervisor, drained_on_error
 from spark_jobs.stream.pacing import BatchLimitChanged
 from spark_jobs.stream.preflight import OffsetsExpired, RecordsReplaced, TablesDisagree, TopicReplaced
 from spark_jobs.stream.progress import StatusReporter
@@ -164,8 +164,9 @@ def test_failure_for_good_names_the_planned_offsets(restarts: Restarts) -> None:
         restarts.end(ValueError("t-1, offset 7: the record cannot be stored"))
         restarts.restart()
     restarts.end(ValueError("t-1, offset 7: the record cannot be stored"))
-    with pytest.raises(IngestFailed) as failed:
+    with pytest.raises(Terminal) as failed:
         restarts.restart()
+    assert failed.value.code == "ingest-failed"
     assert "7 times in a row" in failed.value.what
     assert "t-1, offset 7" in failed.value.what
     assert "partition 0 offsets [2, 2), partition 1 offsets [5, 9)" in failed.value.what

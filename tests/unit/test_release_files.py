@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from ledgered_stream import Stream, commit
 
 from include.declare.history_slice import Slice, Span
+from include.ground.errors import Terminal
 from include.ground.paths import active_releases_path, patch_in_progress_path, plan_path, silver_path, verified_path
 from include.ground.settings import Settings
 from include.state.json_file import StateFileUnreadable
@@ -27,7 +28,7 @@ from include.state.release_files import (
     verified_file,
 )
 from spark_jobs.stream.active_releases import recorded_releases
-from spark_jobs.stream.recovery import ReleaseAmbiguous, last_active_release
+from spark_jobs.stream.recovery import last_active_release
 
 REVERT = PatchDirection.REVERT
 
@@ -81,9 +82,10 @@ def test_release_with_batches_is_published_again_without_a_publication(settings:
     assert last_active_release(settings, "flights") == "r1"
     Stream(settings, release="r2").silver(0, 1)
     write_data_files(silver_path(settings, "flights", "r2"))
-    with pytest.raises(ReleaseAmbiguous) as refused:
+    with pytest.raises(Terminal) as refused:
         last_active_release(settings, "flights")
-    assert refused.value.releases == ("r1", "r2")
+    assert refused.value.code == "release-ambiguous"
+    assert refused.value.facts["releases"] == ["r1", "r2"]
     active_releases_file(settings, "flights").write(["r2", "r1"])
     assert last_active_release(settings, "flights") == "r2"
 

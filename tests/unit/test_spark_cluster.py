@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from include.ground.errors import Transient
 from include.ground.ports import HadoopUnknown, MasterUnreachable, master_addresses, require_master
 from include.ground.settings import InvalidSetting, Settings
 from include.observe.doctor import Verdict, check_spark_master
-from spark_jobs.backends import spark_cluster
+from spark_jobs.backends import spark_session
 from spark_jobs.backends.spark_session import (
     GUARDED,
-    NoExecutors,
     code_archive,
     master_options,
     require_executor,
@@ -180,10 +180,11 @@ class SessionWithoutExecutors:
 
 
 def test_session_without_executors_ends_instead_of_waiting_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_cluster, "EXECUTOR_SECONDS", 0.2)
+    monkeypatch.setattr(spark_session, "EXECUTOR_SECONDS", 0.2)
     session = SessionWithoutExecutors()
-    with pytest.raises(NoExecutors, match="has given no executor of 1 cores and 1g"):
+    with pytest.raises(Transient, match="has given no executor of 1 cores and 1g") as refused:
         require_executor(Settings(spark_master=MASTER), session)  # type: ignore[arg-type]
+    assert refused.value.code == "no-executors"
     assert session.stopped
 
 

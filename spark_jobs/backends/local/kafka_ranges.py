@@ -39,24 +39,6 @@ DRAIN_SECONDS = 10
 TRANSIENT = "org.apache.kafka.common.errors.RetriableException"
 
 
-class KafkaRangeFailed(Transient):
-    """Kafka did not give a planned range now; `reason` is that of its client."""
-
-    def __init__(self, topic: str, reason: str) -> None:
-        super().__init__(
-            f"topic {topic}: {reason}; the batch stays planned, and its offsets are read again", "headrace status"
-        )
-        self.topic, self.reason = topic, reason
-
-
-class ReadStopped(Transient):
-    """The driver drains: the batch stays planned."""
-
-    def __init__(self, topic: str) -> None:
-        super().__init__(f"topic {topic}: reading stopped for a drain; the batch stays planned", "headrace up")
-        self.topic = topic
-
-
 class KafkaRanges:
     """The consumers of one topic, with the options of Spark's Kafka source. `close` ends them."""
 
@@ -79,7 +61,8 @@ class KafkaRanges:
     def write(self, ranges: Mapping[int, tuple[int, int]], folder: Path) -> list[Path]:
         """Add the records of half-open ranges of offsets by partition to a folder; return the files.
 
-        Raises KafkaRangeFailed for a retriable error, ReadStopped for a drain, Py4JJavaError for any other.
+        Raises Transient for a retriable error (`range-failed`) and for a drain (`read-stopped`), Py4JJavaError for any
+        other.
         """
         return added_files(folder, lambda unfinished: self._read(ranges, unfinished))
 
@@ -95,7 +78,9 @@ class KafkaRanges:
         except Py4JJavaError as error:
             self._java.reset()
             if is_instance_of(self._gateway, error.java_exception, TRANSIENT):
-                raise KafkaRangeFailed(self.topic, str(error.java_exception.getMessage())) from error
+                reason = str(error.java_exception.getMessage())
+                what = f"topic {self.topic}: {reason}; the batch stays planned, and its offsets are read again"
+                raise Transient(what, "headrace status", code="range-failed", topic=self.topic) from error
             raise
 
     def _await_all(self) -> None:
@@ -104,4 +89,5 @@ class KafkaRanges:
             stopping += CHECK_SECONDS if self._stop.is_set() else 0
             if stopping > DRAIN_SECONDS:
                 self._java.reset()
-                raise ReadStopped(self.topic)
+                what = f"topic {self.topic}: reading stopped for a drain; the batch stays planned"
+                raise Transient(what, "headrace up", code="read-stopped", topic=self.topic)
