@@ -221,7 +221,7 @@ class Backend(Protocol):
         """Return a release's tables with what the backend keeps of them for `decide` and `merge`."""
 
     def run_after(
-        self, writer: SilverTables, ahead: ValidatedRun | None, next_bounds: NextBounds, validations: Validations | None
+        self, writer: SilverTables, ahead: ValidatedRun | None, next_bounds: NextBounds, validations: Validations
     ) -> NextRun | None:
         """Return what validates the run after the next one ahead of it, None where nothing does. `ahead`: the next one,
         if it is validated already.

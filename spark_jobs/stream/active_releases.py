@@ -26,7 +26,7 @@ from include.read.rejected_records import decision_log_size
 from include.state.json_file import StateFileUnreadable
 from include.state.lease import Lease, take_lease
 from include.state.release_files import PatchInProgress, PlanBuild, active_releases_file
-from spark_jobs.backends.local.runs import NextRun, ValidatedRun, Validations
+from spark_jobs.backends.local.runs import UNPACED, NextRun, ValidatedRun, Validations
 from spark_jobs.backends.release import (
     BronzeEnd,
     Release,
@@ -85,7 +85,7 @@ class ActiveRelease:
         publishing: bool,
         refreshing: bool = True,
         bronze_end: Callable[[], BronzeEnd] | None = None,
-        validations: Validations | None = None,
+        validations: Validations = UNPACED,
     ) -> RunReport | None:
         """Execute the next run up to bronze batch `last`; return None when there is none.
 
@@ -117,7 +117,7 @@ class ActiveRelease:
         return report
 
     def _following(
-        self, most_rows: int, bronze_end: Callable[[], BronzeEnd], validations: Validations | None
+        self, most_rows: int, bronze_end: Callable[[], BronzeEnd], validations: Validations
     ) -> NextRun | None:
         seen: BronzeEnd | None = None
 

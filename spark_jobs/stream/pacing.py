@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import pyarrow.parquet as pq
 
 from include.ground.kafka import record_reader
+from spark_jobs.backends.local.runs import Validations
 from spark_jobs.backends.spark_session import Opened
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import Table
@@ -172,7 +173,7 @@ class CommittedBatch:
 
 
 @dataclass
-class BronzePacing:
+class BronzePacing(Validations):
     """The state that ingest and refine share: the last batch that refine takes, and how long a run lasts."""
 
     clock: Callable[[], float] = time.monotonic

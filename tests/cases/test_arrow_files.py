@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from include.ground.settings import Settings
 from spark_jobs.backends.local import bronze as bronze_files
-from spark_jobs.backends.local.arrow_files import arrow_bounds, arrow_rows, read_arrow, write_arrow
+from spark_jobs.backends.local.arrow_files import arrow_bounds, read_arrow, rows_in_files, write_arrow
 from spark_jobs.backends.local.bronze import rows_by_date
 from spark_jobs.backends.local.duckdb_session import duckdb_session
 from spark_jobs.layers import bronze
@@ -26,7 +26,7 @@ from spark_jobs.tables.delta_table import Table
 
 def test_each_task_with_rows_writes_a_file(spark: SparkSession, tmp_path: Path) -> None:
     files = write_arrow(spark.range(0, 100, 1, 4).where("id < 50"), tmp_path)
-    assert sorted(arrow_rows(file) for file in files) == [25, 25]
+    assert sorted(rows_in_files([file]) for file in files) == [25, 25]
     assert sorted(read_arrow(files)["id"].to_pylist()) == list(range(50))
     assert sorted(tmp_path.glob("*.arrow")) == sorted(files)
 

@@ -59,11 +59,6 @@ def read_arrow(files: Sequence[Path], names: Sequence[str] | None = None) -> pa.
     return pa.concat_tables([table if names is None else table.select(names) for table in tables])
 
 
-def arrow_rows(file: Path) -> int:
-    """Return the row count of a file."""
-    return int(_opened(file).num_rows)
-
-
 def arrow_bounds(file: Path, columns: Sequence[str]) -> Iterator[tuple[Bounds, Bounds]]:
     """Yield the lower and upper bounds of `columns` for each batch of a file, as `bounds_of` does for Parquet."""
     for batch in _opened(file).select(columns).to_batches():
@@ -101,7 +96,7 @@ def no_rows_of_file(file: Path, names: Sequence[str]) -> pa.RecordBatch:
 
 def rows_in_files(files: Iterable[Path]) -> int:
     """Return the row count of files, from the footers."""
-    return sum(arrow_rows(file) if file.suffix == SUFFIX else pq.read_metadata(file).num_rows for file in files)
+    return sum((_opened if file.suffix == SUFFIX else pq.read_metadata)(file).num_rows for file in files)
 
 
 def rows_in_folder(folder: Path) -> int:

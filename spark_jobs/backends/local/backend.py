@@ -77,7 +77,7 @@ class LocalBackend(Rewrites):
         return lambda writer: adopted(writer).prepared.expect(begun)
 
     def run_after(
-        self, writer: SilverTables, ahead: ValidatedRun | None, next_bounds: NextBounds, validations: Validations | None
+        self, writer: SilverTables, ahead: ValidatedRun | None, next_bounds: NextBounds, validations: Validations
     ) -> NextRun:
         return NextRun(adopted(writer), ahead, next_bounds, validations)
 
@@ -112,7 +112,8 @@ class LocalBackend(Rewrites):
         tables = adopted(writer)
         if target.gold.name not in tables.merges or update.late is None:
             raise NeedsSpark("DuckDB has no such keys, measures or refresh")
-        rows = decided.rows if isinstance(decided, LocalRun) else RunRows.of_part(tables, update.late)
+        late = update.late
+        rows = decided.rows if isinstance(decided, LocalRun) else RunRows(tables, late.files, (late.first, late.last))
         merge(tables, target, update, transaction, facts, rows)
 
     @contextmanager

@@ -92,11 +92,7 @@ class DuckSession:
     def save(self, sql: str, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        self.save_plain(sql, folder / "part-0.parquet")
-
-    def save_plain(self, sql: str, path: Path) -> None:
-        """Write the rows of a query into one new file, to be read once."""
-        self._database.execute(f"copy ({sql}) to {sql_literal(str(path))} (format parquet)")
+        self._database.execute(f"copy ({sql}) to {sql_literal(f'{folder}/part-0.parquet')} (format parquet)")
 
     def save_records(self, sql: str, folder: Path) -> None:
         """As `save`, for records with payloads: Spark holds a row group in memory, so each has about GROUP_BYTES."""
@@ -163,24 +159,15 @@ def database_of_many_rows() -> Any:
     return memory_database(MEMORY)
 
 
+@cache
 def _single_threaded(memory: str) -> Any:
-    """Return a database whose queries use the calling thread only."""
+    """Return a database whose queries use the calling thread only: over few rows a second one costs more CPU than it
+    saves (layers/adr-0012).
+    """
+    filterwarnings("ignore", "Arrow output on a DB-API result", UserWarning)
     database = memory_database(memory)
     database.execute("set threads = 1")
     return database
-
-
-@cache
-def _small_database() -> Any:
-    """Return the database for queries over few rows: a second thread costs more CPU than it saves (layers/adr-0012)."""
-    filterwarnings("ignore", "Arrow output on a DB-API result", UserWarning)
-    return _single_threaded(MEMORY)
-
-
-@cache
-def _background_database() -> Any:
-    """Return the database for work that runs do not wait for."""
-    return _single_threaded(BACKGROUND_MEMORY)
 
 
 @contextmanager
@@ -194,14 +181,14 @@ def duckdb_session() -> Iterator[DuckSession]:
 def session_for(rows: int) -> Iterator[DuckSession]:
     """Open a session for queries over a run of this many rows, and close it at exit."""
     is_small = rows <= SMALL_RUN
-    with closing(DuckSession(_small_database() if is_small else database_of_many_rows(), is_small)) as duck:
+    with closing(DuckSession(_single_threaded(MEMORY) if is_small else database_of_many_rows(), is_small)) as duck:
         yield duck
 
 
 @contextmanager
 def background_session() -> Iterator[DuckSession]:
     """Open a session for work that no run waits for, and close it at exit."""
-    with closing(DuckSession(_background_database())) as duck:
+    with closing(DuckSession(_single_threaded(BACKGROUND_MEMORY))) as duck:
         yield duck
 
 

@@ -195,6 +195,10 @@ class EmbeddedMerge(ABC):
         return self.target.gold
 
     @cached_property
+    def _measures(self) -> list[GoldMeasure]:
+        return gold_measures(self.gold.measures)
+
+    @cached_property
     def grain(self) -> str:
         return sql_names(self.target.grain_columns)
 
@@ -259,10 +263,6 @@ NEW = f"*, {BATCH}::bigint as _first_batch, {BATCH}::bigint as _last_batch, {{}}
 
 class AdditiveMerge(EmbeddedMerge):
     """States of measures, added up."""
-
-    @cached_property
-    def _measures(self) -> list[GoldMeasure]:
-        return gold_measures(self.gold.measures)
 
     @cached_property
     def _sketched(self) -> list[GoldMeasure]:
@@ -334,10 +334,6 @@ class LatestMerge(EmbeddedMerge):
 
 class LastMerge(LatestMerge):
     """The newest rows per key, and measures over them."""
-
-    @cached_property
-    def _measures(self) -> list[GoldMeasure]:
-        return gold_measures(self.gold.measures)
 
     def _newest(self, of_key: str) -> str:
         gold = self.gold

@@ -10,7 +10,7 @@ After a crash the index is advanced from the version that it names, or rebuilt f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -186,12 +186,10 @@ def _files_within_bounds(files: Sequence[DataFile], given: Sequence[Path], pipel
     if not files:
         return []
     columns = (pipeline.event_time, pipeline.identity[0])
-    spans = [bounds for path in given for bounds in _bounds_in(path, columns)]
+    spans = [
+        bounds for path in given for bounds in (arrow_bounds if path.suffix == SUFFIX else bounds_of)(path, columns)
+    ]
     return [file for file in files if any(_may_share(file, low, high, pipeline) for low, high in spans)]
-
-
-def _bounds_in(path: Path, columns: Sequence[str]) -> Iterable[tuple[Bounds, Bounds]]:
-    return arrow_bounds(path, columns) if path.suffix == SUFFIX else bounds_of(path, columns)
 
 
 def _may_share(file: DataFile, low: Bounds, high: Bounds, pipeline: Pipeline) -> bool:
@@ -389,7 +387,7 @@ class RecentRows:
         """Add rows at these places; forget the oldest chunks that exceed the limit."""
         if not len(places):
             return
-        chunks = [*self._chunks, _chunk(places, rows)]
+        chunks = [*self._chunks, _sorted(places, rows, np.arange(len(places)))]
         while len(chunks) > 1 and self._may_merge(*chunks[-2:]):
             last = chunks.pop()
             chunks[-1] = _merged(chunks[-1], last)
@@ -414,10 +412,6 @@ class RecentRows:
 
     def _may_merge(self, older: _Chunk, newer: _Chunk) -> bool:
         return len(older.places) <= 2 * len(newer.places) and older.size <= self._most_bytes // SHARE_OF_CHUNK
-
-
-def _chunk(places: Words, rows: pa.Table) -> _Chunk:
-    return _sorted(places, rows, np.arange(len(places)))
 
 
 def _merged(older: _Chunk, newer: _Chunk) -> _Chunk:

@@ -420,7 +420,8 @@ class IdentityIndex:
         """Add the rows that silver's commits after a version added."""
         commits = [read_commit(self._silver.spec.path, each) for each in range(version + 1, self._silver.version + 1)]
         paths = [path for path, data_change in _added_paths(commits) if data_change]
-        removes_rows = any(map(_removes_rows, commits))
+        # Compaction only moves rows.
+        removes_rows = any(each.removed and (not each.added or each.added[0].data_change) for each in commits)
         if written is not None and written[0] == frozenset(paths):
             segments = with_segment(self._folder, self._merges.applied(self._segments), written[1])
             self._merges.begin(segments)
@@ -483,11 +484,6 @@ class IdentityIndex:
             return sha256(commit_content(self._silver.spec.path, version)).hexdigest()
         except FileNotFoundError as error:
             raise IndexDamaged(str(error)) from error
-
-
-def _removes_rows(commit: Commit) -> bool:
-    """Return whether a commit removes rows; compaction only moves them."""
-    return commit.removed > 0 and (not commit.added or commit.added[0].data_change)
 
 
 def _added_paths(commits: Iterable[Commit]) -> Iterator[tuple[str, bool]]:

@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cached_property, reduce
 from io import BytesIO
@@ -234,17 +233,14 @@ class PreparedQuery:
         save_by(self.result(), column, folder)
 
 
-@dataclass(frozen=True)
-class QueryOfOneRun:
-    """A query that is built for one run, over any number of rows."""
+class QueryOfOneRun(PreparedQuery):
+    """A query that is built for one run, over any number of rows, and executed once."""
 
-    frame: DataFrame
-
-    def save(self, folder: Path) -> None:
-        write_arrow(self.frame, folder)
+    def _current(self) -> DataFrame:
+        return self._frame
 
     def save_by(self, column: str, folder: Path) -> None:
-        write_files(self.frame, folder, "append", column, SPARK_WRITING)
+        write_files(self._frame, folder, "append", column, SPARK_WRITING)
 
 
 def save_by(rows: pa.Table, column: str, folder: Path) -> None:

@@ -15,9 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -53,7 +52,6 @@ from spark_jobs.backends.local.identities import PLACE_SQL, IdentifiedRows, iden
 from spark_jobs.backends.local.prepared_query import SlotFull
 from spark_jobs.backends.local.tables import LocalTables
 from spark_jobs.backends.local.validation import validate_files
-from spark_jobs.layers.gold_layer import SilverPart
 from spark_jobs.layers.gold_rows import source_rows
 from spark_jobs.layers.silver_code import failure_of
 from spark_jobs.layers.silver_tables import (
@@ -128,14 +126,17 @@ def bronze_files(writer: LocalTables, batches: Batches) -> tuple[str, ...]:
     return tuple(file.path for file in writer.records.batch_files(*batches))
 
 
-class Validations(Protocol):
-    """Receives when the validation of records begins and ends: bronze's next batch is paced by it."""
+class Validations:
+    """Receives when the validation of records begins and ends: bronze's next batch may be paced by it."""
 
     def begin_validation(self, last: int) -> None:
         """Note that the records up to batch `last` are validated from now on."""
 
     def end_validation(self) -> None:
         """Note that they are validated and identified; Spark is idle since a moment before."""
+
+
+UNPACED = Validations()
 
 
 class NextRun:
@@ -150,7 +151,7 @@ class NextRun:
         writer: LocalTables,
         validated: ValidatedRun | None,
         bounds_after: NextBounds,
-        validations: Validations | None = None,
+        validations: Validations = UNPACED,
     ) -> None:
         self.validated = validated
         self._writer, self._bounds_after, self._validations = writer, bounds_after, validations
@@ -166,8 +167,7 @@ class NextRun:
 
     def start(self, run: RefineRun) -> None:
         """Note that `run` is validated; begin to validate the run after it, once its batches are known."""
-        if self._validations is not None:
-            self._validations.end_validation()
+        self._validations.end_validation()
         pool = ThreadPoolExecutor(1, "next-run")
         self._running = pool.submit(self._validate_after, run.last)
         pool.shutdown(wait=False)
@@ -186,34 +186,24 @@ class NextRun:
         while (batches := self._bounds_after(batch)) is None:
             if self._ending.wait(POLL_SECONDS):
                 return None
-        if self._validations is None:
-            return self._validate(batches)
         self._validations.begin_validation(batches[1])
         try:
-            return self._validate(batches)
+            validated = validate_run(self._writer, batches)
+            pass_step(Step.NEXT_VALIDATED, batches[1])
+            return validated
         finally:
             self._validations.end_validation()
-
-    def _validate(self, batches: Batches) -> ValidatedRun:
-        validated = validate_run(self._writer, batches)
-        pass_step(Step.NEXT_VALIDATED, batches[1])
-        return validated
 
 
 class RunRows:
     """A run's rows of silver for gold's merges: in memory if they were just written, else from silver's files."""
 
     def __init__(
-        self, tables: LocalTables, files: Sequence[DataFile], batches: Batches, known: pa.Table | None
+        self, tables: LocalTables, files: Sequence[DataFile], batches: Batches, known: pa.Table | None = None
     ) -> None:
         self._tables, self._files, self._batches = tables, files, batches
         self._known: dict[Elements | None, pa.Table] = {} if known is None else {None: known}
         self._lock = threading.Lock()
-
-    @staticmethod
-    def of_part(tables: LocalTables, part: SilverPart) -> RunRows:
-        """Return the rows of a part of silver that another process may have written."""
-        return RunRows(tables, part.files, (part.first, part.last), None)
 
     def get(self, over: Elements | None = None) -> pa.Table:
         """Return the rows, or those of their children.
@@ -357,10 +347,11 @@ def _inherited(
     if run.first < first_unexpired_batch(tables, "bronze"):
         # Bronze has no rows any more of batches that have expired.
         rows_in = sum(file.rows for file in [*silver, *rejected])
-    reasons, dispositions = rejected_counts_of_files(tables.rejected, rejected)
+    paths = [tables.rejected.spec.path / file.path for file in rejected]
+    reasons, dispositions = rejected_counts(pq.ParquetFile(path).read(columns=COUNTED) for path in paths)
     known = {"rows_in": rows_in, "reasons": reasons, "dispositions": dispositions, "warnings": {}}
     counts = _counts(tables, (silver, rejected), **known)
-    return LocalRun(tables, silver, rejected, counts, RunRows(tables, silver, batches, None))
+    return LocalRun(tables, silver, rejected, counts, RunRows(tables, silver, batches))
 
 
 def _inherited_rows(
@@ -391,15 +382,11 @@ def _latest_events(silver: Table, files: Sequence[DataFile], column: str) -> dic
 
 def rejected_rows_sql(dataset: Dataset) -> str:
     """Return SQL for the records that break the contract, and those whose identity an earlier record has."""
-    return _rejected_rows_sql(tuple(dataset.pipeline.identity), dataset.contract.version)
-
-
-@cache
-def _rejected_rows_sql(identity: tuple[str, ...], version: str) -> str:
-    duplicate = f"[{{'rule': 'duplicate', 'column': {sql_literal(', '.join(identity))}, 'detail': _winner}}]"
+    identity, version = sql_literal(", ".join(dataset.pipeline.identity)), sql_literal(dataset.contract.version)
+    duplicate = f"[{{'rule': 'duplicate', 'column': {identity}, 'detail': _winner}}]"
     month = Month("_timestamp", is_arrival=True).in_duckdb
     rows = (("invalid", REFUSED_AS.format(first="_reasons[1]"), "_reasons"), ("duplicates", "'duplicate'", duplicate))
-    return " union all ".join(REJECTED_ROWS.format(*each, sql_literal(version), month) for each in rows)
+    return " union all ".join(REJECTED_ROWS.format(*each, version, month) for each in rows)
 
 
 REJECTED_ROWS = """
@@ -425,11 +412,6 @@ def rejected_counts(rows: Iterable[pa.Table]) -> tuple[dict[str, int], dict[str,
         dispositions += _counted(each["disposition"])
         reasons += _counted_reasons(each["reasons"].combine_chunks())
     return dict(reasons), dict(dispositions)
-
-
-def rejected_counts_of_files(table: Table, files: Sequence[DataFile]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return `rejected_counts` of files that were just written."""
-    return rejected_counts(pq.ParquetFile(table.spec.path / file.path).read(columns=COUNTED) for file in files)
 
 
 def _counted_reasons(reasons: Any) -> Counter[str]:

@@ -40,7 +40,6 @@ from spark_jobs.backends.local.duckdb_session import duckdb_session
 from spark_jobs.backends.local.prepared_query import (
     SLOT_BYTES,
     Begun,
-    CacheKey,
     PreparedQuery,
     QueryOfOneRun,
     begin_projection,
@@ -81,11 +80,11 @@ class AcceptedQuery:
         validate_types(writer.silver.spec, self._rows.schema)
 
     @cached_property
-    def _without_inputs(self) -> PreparedQuery | QueryOfOneRun:
+    def _without_inputs(self) -> PreparedQuery:
         return self._query_type(self._rows)
 
     @cached_property
-    def _with_inputs(self) -> PreparedQuery | QueryOfOneRun:
+    def _with_inputs(self) -> PreparedQuery:
         return self._query_type(self._writer.inputs.added(self._rows))
 
     def write(self, folder: Path, *, with_inputs: bool) -> Counts:
@@ -208,10 +207,6 @@ def _valid_query(
     return AcceptedQuery(writer, frames, _within(read_folder(writer.spark, valid, schema), versions, ranges))
 
 
-def _write_part(accepted: AcceptedFiles, versions: VersionRange, part: DataFrame) -> None:
-    accepted.write(AcceptedQuery(accepted.writer, versions.frames, part))
-
-
 def _version_ranges(writer: LocalTables, records: Sequence[Path], batches: tuple[int, int]) -> list[VersionRange]:
     """Return the version ranges that have records; each needs its own Spark job."""
     ranges = writer.reference.version_ranges(*batches)
@@ -255,14 +250,14 @@ def _validate_remainder(
     files, target = parquet_files(folder / REMAINDER), folder / "validated"
     build = partial(_full_validation, lambda: writer.validator, texts, decisions)
     is_small = count <= MOST_ROWS_HERE and sum(map(uncompressed_bytes, files)) <= SLOT_BYTES
-    if is_small and not decisions and (projection := writer.prepared.projection(RECORD, _query_key(texts), build)):
+    if is_small and not decisions and (projection := writer.prepared.projection(RECORD, (texts.schemas,), build)):
         rows = pa.concat_tables([pq.ParquetFile(file).read() for file in files])
         save_by(projection.of(rows), VERDICT, target)
         return
-    query: PreparedQuery | QueryOfOneRun | None = None
+    query: PreparedQuery | None = None
     if not decisions:
         query = writer.prepared.validated.over(
-            files, REMAINDER, RECORD, _query_key(texts), lambda rows: PreparedQuery(build(rows))
+            files, REMAINDER, RECORD, (texts.schemas,), lambda rows: PreparedQuery(build(rows))
         )
     (query or QueryOfOneRun(build(read_files(writer.spark, RECORD, files)))).save_by(VERDICT, target)
 
@@ -276,7 +271,7 @@ def begin_full_validation(spark: SparkSession, dataset: Dataset) -> Begun:
     if contract.payload.is_decoded:
         return {}
     build = partial(_full_validation, lambda: compiled_validator(contract), texts, {})
-    return {_query_key(texts): begin_projection(spark, RECORD, build)}
+    return {(texts.schemas,): begin_projection(spark, RECORD, build)}
 
 
 def _full_validation(
@@ -286,25 +281,19 @@ def _full_validation(
     rows: DataFrame,
 ) -> DataFrame:
     """Return the query that validates any records, columns of bronze, with the verdict about each."""
-    return _with_verdict(validate_with_decisions(validator(), texts.of(rows), decisions))
-
-
-def _query_key(texts: PayloadTexts) -> CacheKey:
-    """Return what distinguishes the queries that validate in full without decisions."""
-    return (texts.schemas,)
+    validated = validate_with_decisions(validator(), texts.of(rows), decisions)
+    return validated.select("*", F.when(F.size("_reasons") == 0, ACCEPTED).otherwise(INVALID).alias(VERDICT))
 
 
 def _write_validated(accepted: AcceptedFiles, ranges: Sequence[VersionRange], folder: Path) -> list[Path]:
     """Add the valid records of the remainder to the accepted; return the files of the others and their reasons."""
     valid, invalid = (folder / "validated" / f"{VERDICT}={verdict}" for verdict in (ACCEPTED, INVALID))
+    writer = accepted.writer
     for versions in ranges if valid.is_dir() else ():
-        if failure_of(accepted.write, _valid_query(accepted.writer, valid, versions, ranges)):
-            write_isolated(accepted.writer, valid, versions, invalid, partial(_write_part, accepted, versions))
+        if failure_of(accepted.write, _valid_query(writer, valid, versions, ranges)):
+            query = partial(AcceptedQuery, writer, versions.frames)
+            write_isolated(writer, valid, versions, invalid, lambda part, query=query: accepted.write(query(part)))
     return parquet_files(invalid)
-
-
-def _with_verdict(validated: DataFrame) -> DataFrame:
-    return validated.select("*", F.when(F.size("_reasons") == 0, ACCEPTED).otherwise(INVALID).alias(VERDICT))
 
 
 def _refuse_unaccounted(writer: LocalTables, batches: tuple[int, int], rows_in: int, classified: int) -> None:
@@ -368,16 +357,8 @@ select *, row_number() over (order by _batch_id, _partition, _offset) as _number
 from valid
 where _batch_id between {} and {}
 """
-
-
 PART = "select * exclude (_number) from numbered where _number between {} and {}"
-
-
 COORDINATES = "select _batch_id, _partition, _offset from numbered where _number = {}"
-
-
 ISOLATED = "select * exclude (_number) replace ({reason} as _reasons) from numbered where _number = {part}"
-
-
 WriteRows = Callable[[DataFrame], None]
 """Writes valid records as rows of silver; leaves no file when it fails."""
