@@ -60,12 +60,11 @@ def main(arguments: Sequence[str]) -> int:
     """Run the job; return its exit code (`bounded_job.py`)."""
     (dataset,) = arguments
 
-    def work(settings: Settings) -> bool:
+    def work(settings: Settings) -> None:
         published = read_publication(settings, dataset)
         spark = open_session(settings, f"headrace audit {dataset}")
         recompute = recomputed_tables if published.is_derived else recomputed_records
         report(recomputed=recompute(settings, spark, published))
-        return True
 
     return run_reading_job("audit", dataset, work)
 

@@ -34,17 +34,17 @@ def use_utc() -> None:
     time.tzset()
 
 
-def run_job(name: str, act: Callable[[Settings], bool]) -> int:
+def run_job(name: str, act: Callable[[Settings], bool | None]) -> int:
     """Run `act` as the job `name`, report a failure, and return the exit code.
 
-    DONE when `act` returns True, STOPPED when it returns False, REFUSED after a HeadraceError, else FAILED.
+    STOPPED when `act` returns False, DONE for anything else, REFUSED after a HeadraceError, else FAILED.
     """
     use_utc()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         settings = load_settings()
         find_java(os.environ)
-        return DONE if act(settings) else STOPPED
+        return STOPPED if act(settings) is False else DONE
     except HeadraceError as error:
         report(failed=error.what, remedy=error.remedy)
         return REFUSED
@@ -54,10 +54,10 @@ def run_job(name: str, act: Callable[[Settings], bool]) -> int:
         return FAILED
 
 
-def run_reading_job(name: str, dataset: str, act: Callable[[Settings], bool]) -> int:
+def run_reading_job(name: str, dataset: str, act: Callable[[Settings], bool | None]) -> int:
     """As `run_job`, while no owner deletes files that the dataset's publication needs."""
 
-    def work(settings: Settings) -> bool:
+    def work(settings: Settings) -> bool | None:
         with files_kept(settings, dataset):
             return act(settings)
 

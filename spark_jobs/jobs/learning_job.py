@@ -164,12 +164,7 @@ def learn(settings: Settings, folder: Path) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Run the job; return its exit code (`bounded_job.py`)."""
     (folder,) = arguments
-
-    def work(settings: Settings) -> bool:
-        learn(settings, Path(folder))
-        return True
-
-    return run_job("learning", work)
+    return run_job("learning", lambda settings: learn(settings, Path(folder)))
 
 
 if __name__ == "__main__":

@@ -30,12 +30,12 @@ from spark_jobs.stream.preflight import fence_earlier_owner
 from spark_jobs.stream.requests import Owned
 
 
-def execute_pending(settings: Settings, dataset: str) -> bool:
+def execute_pending(settings: Settings, dataset: str) -> None:
     """Execute the pending request, if there is one, and respond. Raises LeaseHeld when a stream runs."""
     lease = take_lease(settings, lease_path(settings, dataset), dataset, datetime.now(UTC))
     request = pending_request(settings, dataset)
     if request is None:
-        return True
+        return
     if not is_due(settings, request):
         raise Refused(
             f"{dataset}: {', '.join(request.after)} must be published first; nothing was changed",
@@ -45,7 +45,6 @@ def execute_pending(settings: Settings, dataset: str) -> bool:
         )
     fence_earlier_owner(settings, dataset, lease.epoch)
     respond(settings, dataset, opened(settings, dataset, request, lease).answer(request))
-    return True
 
 
 def opened(settings: Settings, dataset: str, request: OwnerRequest, lease: Lease) -> Owned:

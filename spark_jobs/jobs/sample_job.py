@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the job; return its exit code (`bounded_job.py`)."""
     name, how, *samples = arguments
 
-    def work(settings: Settings) -> bool:
+    def work(settings: Settings) -> None:
         settings = settings.model_copy(update={**SMALL, "driver_jvm": f"{QUICK} {settings.driver_jvm}"})
         opened = begin_session(settings, f"headrace try {name}")
         # To import the rest takes a core as long as the JVM takes the other to start.
@@ -55,7 +55,6 @@ def main(arguments: Sequence[str]) -> int:
             watch([settings.datasets / name, *map(Path, samples)], round_, time.sleep)
         else:
             round_()
-        return True
 
     return run_job("sample", work)
 

@@ -164,11 +164,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run the job; return its exit code (`bounded_job.py`)."""
     dataset, release, order = arguments
     stop = stop_on(signal.SIGTERM)
-
-    def work(settings: Settings) -> bool:
-        return build(settings, dataset, release, json.loads(order), stop)
-
-    return run_reading_job("shadow", dataset, work)
+    asked = json.loads(order)
+    return run_reading_job("shadow", dataset, lambda settings: build(settings, dataset, release, asked, stop))
 
 
 if __name__ == "__main__":

@@ -264,9 +264,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run the job; return its exit code (`bounded_job.py`)."""
     dataset, plan = arguments
 
-    def work(settings: Settings) -> bool:
+    def work(settings: Settings) -> None:
         report(built=asdict(rebuild(settings, open_session(settings, f"headrace slice {plan}"), dataset, plan)))
-        return True
 
     return run_reading_job("slice", dataset, work)
 

@@ -17,15 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from include.declare.event_times import IDLE
 from include.ground.app_ids import quiet_app_id
@@ -111,17 +103,17 @@ class ReleasedBronze:
 
 
 SCHEMA = (
-    StructType()
-    .add("topic", StringType())
-    .add("partition", IntegerType())
-    .add("offset", LongType())
-    .add("timestamp", TimestampType())
-    .add("timestamp_type", IntegerType())
-    .add("key", BinaryType())
-    .add("value", BinaryType())
-    .add("headers", ArrayType(StructType().add("key", StringType()).add("value", BinaryType())))
-    .add("_batch_id", LongType())
-    .add("_date", StringType())
+    T.StructType()
+    .add("topic", T.StringType())
+    .add("partition", T.IntegerType())
+    .add("offset", T.LongType())
+    .add("timestamp", T.TimestampType())
+    .add("timestamp_type", T.IntegerType())
+    .add("key", T.BinaryType())
+    .add("value", T.BinaryType())
+    .add("headers", T.ArrayType(T.StructType().add("key", T.StringType()).add("value", T.BinaryType())))
+    .add("_batch_id", T.LongType())
+    .add("_date", T.StringType())
 )
 FOLLOWS = "follows"
 """In the commit of a batch that Spark did not plan: the number of the last one that it had."""

@@ -18,32 +18,17 @@ from typing import ClassVar
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from include.declare.measures import QUANTILE_ERROR, Measure
 from include.ground.sql_quoting import sql_identifier
 from spark_jobs.layers.gold_inputs import GoldInputs
 
-Types = tuple[type[DataType], ...]
-WHOLE: Types = (ByteType, ShortType, IntegerType, LongType)
+Types = tuple[type[T.DataType], ...]
+WHOLE: Types = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 # DuckDB orders and groups them as Spark does. Not so floats, of which Spark makes one zero and one NaN.
-COMPARED: Types = (*WHOLE, StringType, BooleanType, DateType, TimestampType, DecimalType)
-CARRIED: Types = (*COMPARED, DoubleType, FloatType, BinaryType)
+COMPARED: Types = (*WHOLE, T.StringType, T.BooleanType, T.DateType, T.TimestampType, T.DecimalType)
+CARRIED: Types = (*COMPARED, T.DoubleType, T.FloatType, T.BinaryType)
 """Types that a merge passes on unchanged."""
 GAMMA = (1 + QUANTILE_ERROR) / (1 - QUANTILE_ERROR)
 """Ratio of a bucket's bounds: Masson, Rim, Lee, DDSketch (VLDB 2019), section 2.1."""
@@ -57,9 +42,9 @@ PLAIN: Mapping[str, Callable[[Column], Column]] = {
     "max": F.max,
 }
 OF_TYPES: Mapping[str, Types] = {
-    "sum": (*WHOLE, DecimalType),
-    "min": (*COMPARED, DoubleType, FloatType),
-    "max": (*COMPARED, DoubleType, FloatType),
+    "sum": (*WHOLE, T.DecimalType),
+    "min": (*COMPARED, T.DoubleType, T.FloatType),
+    "max": (*COMPARED, T.DoubleType, T.FloatType),
 }
 
 
@@ -110,7 +95,7 @@ class GoldMeasure:
         """Return the column that has the value of `by`; empty when there is none."""
         return inputs.of(self.measure.by, where) if self.measure.by else ""
 
-    def is_embedded(self, inputs: StructType, column: str, by: str) -> bool:
+    def is_embedded(self, inputs: T.StructType, column: str, by: str) -> bool:
         """Whether DuckDB computes it exactly as Spark does; `column` and `by` are its columns in `inputs`."""
         types = OF_TYPES.get(self.measure.function)
         return types is None or isinstance(inputs[column].dataType, types)
@@ -162,7 +147,7 @@ class _Average(GoldMeasure):
     def value(self) -> Column:
         return F.try_divide(*map(F.col, self.kept))
 
-    def is_embedded(self, inputs: StructType, column: str, by: str) -> bool:
+    def is_embedded(self, inputs: T.StructType, column: str, by: str) -> bool:
         return isinstance(inputs[column].dataType, WHOLE)
 
     def new_sql(self, column: str, by: str) -> list[str]:
@@ -195,8 +180,8 @@ class _ApproxDistinct(GoldMeasure):
         # A sketch that was never merged is estimated in another way; a union with itself makes both alike.
         return F.hll_sketch_estimate(F.hll_union(self.kept[0], self.kept[0]))
 
-    def is_embedded(self, inputs: StructType, column: str, by: str) -> bool:
-        return isinstance(inputs[column].dataType, (*WHOLE, StringType))
+    def is_embedded(self, inputs: T.StructType, column: str, by: str) -> bool:
+        return isinstance(inputs[column].dataType, (*WHOLE, T.StringType))
 
     def new_sql(self, column: str, by: str) -> list[str]:
         return [f"{_distinct(column)} as {self.new_values}", f"null::blob as {self.kept_sql[0]}"]
@@ -223,7 +208,7 @@ class _CountDistinct(GoldMeasure):
     def value(self) -> Column:
         return F.size(self.kept[0]).cast("long")
 
-    def is_embedded(self, inputs: StructType, column: str, by: str) -> bool:
+    def is_embedded(self, inputs: T.StructType, column: str, by: str) -> bool:
         return isinstance(inputs[column].dataType, COMPARED)
 
     def new_sql(self, column: str, by: str) -> list[str]:
@@ -250,7 +235,7 @@ class _Placed(GoldMeasure):
     def merged(self) -> list[Column]:
         return self._at(F.col(self.name), F.col(self.kept[0]))
 
-    def is_embedded(self, inputs: StructType, column: str, by: str) -> bool:
+    def is_embedded(self, inputs: T.StructType, column: str, by: str) -> bool:
         return isinstance(inputs[by].dataType, COMPARED) and isinstance(inputs[column].dataType, CARRIED)
 
     def new_sql(self, column: str, by: str) -> list[str]:
@@ -295,7 +280,7 @@ class _TopK(GoldMeasure):
         named = F.transform(ranked, lambda each: F.struct(each["value"].alias("value"), (-each["col1"]).alias(total)))
         return F.slice(named, 1, self.measure.k)
 
-    def is_embedded(self, inputs: StructType, column: str, by: str) -> bool:
+    def is_embedded(self, inputs: T.StructType, column: str, by: str) -> bool:
         return not self.measure.weight and isinstance(inputs[column].dataType, COMPARED)
 
     def new_sql(self, column: str, by: str) -> list[str]:
@@ -325,7 +310,7 @@ class _ApproxQuantile(_TopK):
     def value(self) -> Column:
         return _quantile(F.col(self.kept[0]), self.measure.at)
 
-    def is_embedded(self, inputs: StructType, column: str, by: str) -> bool:
+    def is_embedded(self, inputs: T.StructType, column: str, by: str) -> bool:
         return False
 
     def _counted(self) -> Column:
@@ -350,7 +335,7 @@ class _Histogram(GoldMeasure):
     def value(self) -> Column:
         return F.array(*self.kept)
 
-    def is_embedded(self, inputs: StructType, column: str, by: str) -> bool:
+    def is_embedded(self, inputs: T.StructType, column: str, by: str) -> bool:
         return False
 
     def _kept(self) -> list[str]:

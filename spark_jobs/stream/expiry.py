@@ -259,7 +259,9 @@ def _expiring_silver(releases: Sequence[Release], last: int, now: datetime, age:
     for release in releases:
         writer, bound = release.writer, min(now, arrived) - age
         first = max(first_unexpired_batch(writer, "silver"), 0)
-        before = _run_start(writer.silver, _first_younger(bronze, first, last, now, bound), first)
+        younger = _first_younger(bronze, first, last, now, bound)
+        # A run expires whole.
+        before = max(first, int(batch_commit(writer.silver.spec.path, younger).facts["batches"][0]))
         for table in (writer.silver, writer.rejected):
             layer = table.spec.name.partition(".")[0]
             begun = first_unexpired_batch(writer, layer)
@@ -298,11 +300,6 @@ def _batches(bronze: Table, first: int) -> Iterator[Commit]:
         metadata = commit.facts
         if "offsets" in metadata and metadata["batches"][0] >= first:
             yield commit
-
-
-def _run_start(silver: Table, batch: int, first: int) -> int:
-    """Return the first batch of the run that has `batch`, not before `first`."""
-    return max(first, int(batch_commit(silver.spec.path, batch).facts["batches"][0]))
 
 
 def _ends(bronze: Table, before: int) -> dict[int, int]:

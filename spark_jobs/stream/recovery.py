@@ -279,13 +279,10 @@ def planned_rollback(
     files = {str(end.tail.table.relative_to(root)): obsolete_files(end.tail, end.keep) for end in ends}
     found = {table: removed for table, removed in files.items() if removed}
     indexes = tuple(identities_path(settings, dataset, release) for release in releases)
-    since = min((_removed_since(end) for end in ends if end.keep < end.tail.whole), default=None)
+    removing = [end for end in ends if end.keep < end.tail.whole]
+    since = min((_timestamp(end.tail.table, end.keep + 1) for end in removing), default=None)
     until = max(_timestamp(end.tail.table, end.tail.whole) for end in ends)
     return Rollback(found, bronze.keep, indexes, path, until - since if since else timedelta()) if found else None
-
-
-def _removed_since(end: TableEnd) -> datetime:
-    return _timestamp(end.tail.table, end.keep + 1)
 
 
 def _timestamp(table: Path, version: int) -> datetime:
