@@ -44,7 +44,6 @@ from spark_jobs.layers.derived import (
     query_over,
     rows_of_grains,
 )
-from spark_jobs.layers.gold_files import grains_in, touched_files
 from spark_jobs.layers.gold_layer import failure_named
 from spark_jobs.layers.row_provenance import ReplacedGrains, rows_in_grains
 from spark_jobs.tables.failpoints import Step, pass_step
@@ -205,7 +204,7 @@ class DerivedPatch:
         place, name = self._rows(table, "grains"), table.target.table.spec.name
         if not rows_in_folder(place):
             return
-        old = touched_files(table.target, grains_in(table.target.gold, parquet_files(place)))
+        old = table.target.files_with(parquet_files(place))
         taken, put = self.states
         if self._differ(table, taken, lambda duck: duck.view_table("found", table.target.table, old)):
             raise PatchOutdated(name, self.recorded.plan, "rows have changed")

@@ -24,7 +24,7 @@ from include.ground.sql_quoting import same_sql, sql_names
 from spark_jobs.backends.backend import Backend, Sql
 from spark_jobs.backends.local.arrow_files import rows_in_folder
 from spark_jobs.history.rebuild_slice import PlanFolder
-from spark_jobs.layers.gold_files import GoldTable, grain_spans, grains_in, silver_within, touched_files
+from spark_jobs.layers.gold_files import GoldTable, column_spans, silver_within
 from spark_jobs.layers.gold_layer import refresh_state, refreshed_rows, refreshed_silver
 from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.gold_windows import FROM, UNTIL, adjacent_to_reach, in_reach, reach_of
@@ -121,7 +121,7 @@ def current_reach(target: GoldTable, folder: PlanFolder, place: Path, grains: Da
 
 
 def _written(target: GoldTable, session: Session, spans: DataFrame, grains: Path, place: Path) -> SessionReach:
-    files = touched_files(target, grains_in(target.gold, parquet_files(grains)))
+    files = target.files_with(parquet_files(grains))
     write_folder(reach_of(session, target.gold.keys, spans, target.table.read(target.spark, files)), place)
     return SessionReach(target, session, place)
 
@@ -145,7 +145,7 @@ def grains_schema(target: GoldTable) -> StructType:
 
 def silver_of_grains(gold: Gold, silver: Table, written: Sequence[Path]) -> list[DataFile]:
     """Return silver's files that may hold a row of the grains in these files."""
-    return silver_within(gold, silver, grain_spans(gold, written)[1])
+    return silver_within(gold, silver, column_spans(written, gold.grain_columns[0]))
 
 
 def visible(schema: StructType, keys: Sequence[str] = ()) -> StructType:
@@ -244,7 +244,7 @@ def _write_rows_after(gold: _SliceGold, batch: int) -> None:
 def _save_rows_before(sql: Sql, gold: _SliceGold, complete: int) -> None:
     """Write the published rows of the touched grains. Raises Terminal (`grains-expired`)."""
     target, touched = gold.target, gold.staging("touched")
-    sql.view_table("published", target.table, touched_files(target, grains_in(target.gold, parquet_files(touched))))
+    sql.view_table("published", target.table, target.files_with(parquet_files(touched)))
     sql.view_folder("touched", touched, grains_schema(target))
     rows = _touched_rows(sql, target, planned_reach(target, gold.folder))
     _refuse_expired(sql, target, rows, complete)
@@ -274,7 +274,7 @@ def refuse_expired_grains(
         return
     _, reach = _silver_to_correct(target, silver, folder, batch)
     with backend.sql() as sql:
-        sql.view_table("published", target.table, touched_files(target, grains_in(target.gold, written)))
+        sql.view_table("published", target.table, target.files_with(written))
         sql.view_files("touched", written, grains_schema(target))
         _refuse_expired(sql, target, _touched_rows(sql, target, reach), complete)
 
@@ -324,7 +324,7 @@ def replaced_grains(target: GoldTable, silver: Table, folder: PlanFolder, batch:
     whole, reach = _silver_to_correct(target, silver, folder, batch)
     merged = refreshed_silver(gold, refreshed, whole)
     fresh = refreshed_rows(gold, refreshed, gold_rows(gold).of_grains(merged, grains, batch))
-    begun, old = gold_rows(gold).first_batches(whole, grains), touched_files(target, grains_in(gold, written))
+    begun, old = gold_rows(gold).first_batches(whole, grains), target.files_with(written)
     rows, keys = table.read(spark, old), gold.grain_columns
     stale, others = rows_in_grains(rows, grains, keys), rows_of_other_grains(rows, grains, keys)
     if reach is not None:

@@ -32,7 +32,7 @@ from include.ground.paths import gold_path, warehouse
 from include.ground.settings import Settings
 from include.read.publication import PublishedTable, SourceVersion
 from include.read.published_tables import open_table
-from spark_jobs.layers.gold_files import GoldTable, column_spans, grains_in, touched_files
+from spark_jobs.layers.gold_files import GoldTable, column_spans
 from spark_jobs.layers.row_provenance import (
     PROVENANCE,
     ReplacedGrains,
@@ -226,7 +226,7 @@ class DerivedTable:
         """Return the rows of the grains in a folder's files, as run `number` replaces them by `fresh` ones."""
         spark, table = self.target.spark, self.target.table
         grains = read_folder(spark, folder, self.grains_schema)
-        files = touched_files(self.target, grains_in(self.target.gold, parquet_files(folder)))
+        files = self.target.files_with(parquet_files(folder))
         old = table.read(spark, files)
         stale, others = rows_in_grains(old, grains, self.grain), rows_of_other_grains(old, grains, self.grain)
         return ReplacedGrains(with_history(self.grain, stale, fresh, number), stale, others, files, number)

@@ -79,21 +79,6 @@ PIECES = PiecePolicy()
 
 
 @dataclass(frozen=True)
-class GoldTable:
-    """A gold table of a release: its declaration, its table, the session of its queries, and its app id."""
-
-    gold: Gold
-    table: Table
-    spark: SparkSession
-    app_id: str
-    pieces: PiecePolicy = PIECES
-
-    @cached_property
-    def grain_columns(self) -> Sequence[str]:
-        return self.gold.grain_columns
-
-
-@dataclass(frozen=True)
 class Grains:
     """The grains of a change: `spans` of `column` hold them all; `exact` returns each, None when they are too many.
 
@@ -109,27 +94,6 @@ class Grains:
 def rows_of(files: Sequence[DataFile]) -> int:
     """Return the rows of files of a table."""
     return sum(file.rows for file in files)
-
-
-def grains_of_silver(gold: Gold, silver: Table, fresh: Sequence[DataFile]) -> Grains:
-    """Return the grains of all rows in these files of silver."""
-    paths = [silver.spec.path / file.path for file in fresh]
-    window = gold.window
-    if gold.over is not None:
-        # Keys may be of elements: only their rows have them.
-        return Grains(gold.grain_columns[0], touched_spans(gold, fresh), lambda: None)
-    if window is None:
-        spans = silver_spans(gold, fresh)
-        is_of_all = gold.everywhere and spans is None
-        return Grains(gold.keys[0], spans, lambda: None if is_of_all else _rows_of(paths, gold.keys))
-
-    def exact() -> set[Grain] | None:
-        rows = _rows_of(paths, (window.column, *gold.keys), MOST_GRAINS // window.count)
-        if rows is None:
-            return None
-        return {(start, *keys) for moment, *keys in rows for start in window.starts(moment)}
-
-    return Grains(window.name, touched_spans(gold, fresh), exact)
 
 
 def touched_spans(gold: Gold, fresh: Sequence[DataFile]) -> Spans:
@@ -155,22 +119,11 @@ def window_bounds(window: Window, low: Bound, high: Bound) -> tuple[Start, Start
     return first[0], (latest or first)[-1]
 
 
-def grains_in(gold: Gold, written: Sequence[Path]) -> Grains:
-    """Return the grains in these files."""
-    return Grains(*grain_spans(gold, written), lambda: _rows_of(written, gold.grain_columns))
-
-
 def _rows_of(paths: Sequence[Path], columns: Sequence[str], most: int = MOST_GRAINS) -> set[Grain] | None:
     if sum(int(pq.read_metadata(path).num_rows) for path in paths) > most:
         return None
     tables = [pq.read_table(path, columns=list(columns), partitioning=None) for path in paths]
     return {row for table in tables for row in zip(*(table[name].to_pylist() for name in columns), strict=True)}
-
-
-def grain_spans(gold: Gold, written: Sequence[Path]) -> tuple[str, Spans]:
-    """Return the column that selects files of a gold table, and its spans in files of grains."""
-    column = gold.grain_columns[0]
-    return column, column_spans(written, column)
 
 
 def column_spans(written: Sequence[Path], column: str) -> Spans:
@@ -228,38 +181,6 @@ def _start(bound: Bound) -> Start:
     return bound
 
 
-def touched_files(target: GoldTable, grains: Grains) -> list[DataFile]:
-    """Return the files that may hold one of the grains.
-
-    Of a table with pieces also the file that precedes a new grain, so that the grain enlarges it and gets no own file.
-    """
-    files = files_within(target.table, grains.column, grains.spans)
-    is_small = len(files) == 1 or sum(file.size for file in files) <= target.pieces.uncut
-    if (is_small and not any(is_piece(file) for file in files)) or not _is_ordered(target):
-        return files
-    exact = grains.exact()
-    # A NaN has no place in an order, and bounds leave it out.
-    if exact is None or any(value != value for grain in exact for value in grain):  # noqa: PLR0124
-        return files
-    return _holding(target.table.files(), target.grain_columns, exact)
-
-
-def near_sessions(gold: Gold, fresh: Sequence[DataFile], files: list[DataFile]) -> list[DataFile]:
-    """Return those of a table's files that may have a session within the gap of rows in the silver files `fresh`."""
-    session = gold.session
-    if session is None:
-        return files
-    times = [(file.low[session.column], file.high[session.column]) for file in fresh]
-    reach = [(before(_moment(low), session.gap), after(_moment(high), session.gap)) for low, high in times]
-    return [
-        file
-        for file in files
-        if any(
-            file.overlaps(session.end, low, LAST) and file.overlaps(session.start, FIRST, high) for low, high in reach
-        )
-    ]
-
-
 def _moment(bound: Bound) -> datetime:
     assert isinstance(bound, datetime), f"a time has the bound {bound!r}"
     return bound
@@ -298,54 +219,6 @@ def is_piece(file: DataFile) -> bool:
     return PIECE.search(file.path) is not None
 
 
-def old_neighbours(target: GoldTable, batch: int) -> dict[str, tuple[str, int]]:
-    """Return the group key of each file that may be compacted, in the order of their grains: files between the same two
-    young pieces share one.
-
-    A piece is young when one of the `YOUNG` batches before `batch` cut it.
-    """
-    columns, keys, number = target.grain_columns, dict[str, tuple[str, int]](), 0
-    for file in sorted(target.table.files(), key=lambda each: (str(each.partition), _range(each, columns)[0])):
-        piece = PIECE.search(file.path)
-        if piece and batch - int(piece[1]) < YOUNG:
-            number += 1
-        else:
-            keys[file.path] = file.partition, number
-    return keys
-
-
-def cut_files(
-    target: GoldTable, added: Sequence[DataFile], old: Sequence[DataFile], changed: int, batch: int
-) -> list[DataFile]:
-    """Cut uncommitted files, which replace `old` and have `changed` rows of `batch`, where that pays.
-
-    Return the files to commit.
-    """
-    table, columns, policy = target.table, target.grain_columns, target.pieces
-    if sum(file.rows for file in added) < policy.rewritten * changed or not _is_ordered(target):
-        return list(added)
-    size = policy.piece_size(sum(file.size for file in table.files()))
-    months, result = defaultdict[str, list[DataFile]](list), list[DataFile]()
-    for file in added:
-        months[file.partition].append(file)
-    for month, files in months.items():
-        replaced = [file for file in old if file.partition_text == month]
-        if sum(file.size for file in files) <= policy.uncut and not any(is_piece(file) for file in replaced):
-            result += files
-            continue
-        # A piece that is replaced keeps its range: between two of them lie pieces that are not.
-        edges = sorted(_range(file, columns)[0] for file in replaced)[1:]
-        for number, group in enumerate(chunks_by_rows(files, MOST_ROWS)):
-            result += _cut(table.spec, columns, group, edges, size, f"piece-{batch}-{number}")
-    return result
-
-
-def _is_ordered(target: GoldTable) -> bool:
-    """Whether the grains can be sorted: a key may be a list or a struct."""
-    schema = target.table.spec.schema
-    return all(isinstance(schema[name].dataType, AtomicType) for name in target.grain_columns)
-
-
 def _cut(
     spec: TableSpec, columns: Sequence[str], files: Sequence[DataFile], edges: Sequence[Key], size: int, name: str
 ) -> list[DataFile]:
@@ -358,31 +231,6 @@ def _cut(
     for path in paths:
         path.unlink()
     return written
-
-
-def write_rows(
-    target: GoldTable, rows: pa.Table, folder: Path, old: Sequence[DataFile], changed: int, batch: int
-) -> list[DataFile]:
-    """Write rows that are sorted by partition and grain and replace `old`, cut where `cut_files` would cut them.
-
-    `changed` of them are of `batch`. Return the files to commit.
-    """
-    shutil.rmtree(folder, ignore_errors=True)
-    table, policy, columns = target.table, target.pieces, target.grain_columns
-    there = table.files()
-    bytes_of_row = max(1, sum(file.size for file in there) // max(1, table.rows) or rows.nbytes // max(1, len(rows)))
-    size, result = policy.piece_size(sum(file.size for file in there)), list[DataFile]()
-    for month, part in _partitions(rows, table.spec.partition):
-        replaced = [file for file in old if file.partition_text == month]
-        is_small = len(part) * bytes_of_row <= policy.uncut and not any(is_piece(file) for file in replaced)
-        is_whole = is_small or len(rows) < policy.rewritten * changed
-        edges = [] if is_whole else sorted(_range(file, columns)[0] for file in replaced)[1:]
-        most = len(part) if is_whole else max(1, size // bytes_of_row)
-        partition_folder = folder / f"{table.spec.partition}={quote(month, safe='')}"
-        partition_folder.mkdir(parents=True)
-        name = "part" if is_whole else f"piece-{batch}-0"
-        result += _write_pieces(table.spec, columns, part, edges, most, partition_folder / name)
-    return result
 
 
 def _partitions(rows: pa.Table, column: str) -> Iterator[tuple[str, pa.Table]]:
@@ -416,3 +264,145 @@ def _evenly(low: int, high: int, most: int) -> Iterator[int]:
     """Yield where the parts of rows [low, high) begin; a part has at most one and a half times `most` rows."""
     parts = max(1, round((high - low) / most))
     yield from (low + (high - low) * part // parts for part in range(parts) if high > low)
+
+
+@dataclass(frozen=True)
+class GoldTable:
+    """A gold table of a release: its declaration, its table, the session of its queries, and its app id."""
+
+    gold: Gold
+    table: Table
+    spark: SparkSession
+    app_id: str
+    pieces: PiecePolicy = PIECES
+
+    @cached_property
+    def grain_columns(self) -> Sequence[str]:
+        return self.gold.grain_columns
+
+    def grains_of_silver(self, silver: Table, fresh: Sequence[DataFile]) -> Grains:
+        """Return the grains of all rows in these files of silver."""
+        paths, gold = [silver.spec.path / file.path for file in fresh], self.gold
+        window = gold.window
+        if gold.over is not None:
+            # Keys may be of elements: only their rows have them.
+            return Grains(gold.grain_columns[0], touched_spans(gold, fresh), lambda: None)
+        if window is None:
+            spans = silver_spans(gold, fresh)
+            is_of_all = gold.everywhere and spans is None
+            return Grains(gold.keys[0], spans, lambda: None if is_of_all else _rows_of(paths, gold.keys))
+
+        def exact() -> set[Grain] | None:
+            rows = _rows_of(paths, (window.column, *gold.keys), MOST_GRAINS // window.count)
+            if rows is None:
+                return None
+            return {(start, *keys) for moment, *keys in rows for start in window.starts(moment)}
+
+        return Grains(window.name, touched_spans(gold, fresh), exact)
+
+    def files_with(self, written: Sequence[Path]) -> list[DataFile]:
+        """Return the files that may hold one of the grains in these files."""
+        spans = column_spans(written, self.grain_columns[0])
+        return self.touched_files(Grains(self.grain_columns[0], spans, lambda: _rows_of(written, self.grain_columns)))
+
+    def touched_files(self, grains: Grains) -> list[DataFile]:
+        """Return the files that may hold one of the grains.
+
+        Of a table with pieces also the file before a new grain, so that the grain enlarges it and gets no own file.
+        """
+        files = files_within(self.table, grains.column, grains.spans)
+        is_small = len(files) == 1 or sum(file.size for file in files) <= self.pieces.uncut
+        if (is_small and not any(is_piece(file) for file in files)) or not self._is_ordered:
+            return files
+        exact = grains.exact()
+        # A NaN has no place in an order, and bounds leave it out.
+        if exact is None or any(value != value for grain in exact for value in grain):  # noqa: PLR0124
+            return files
+        return _holding(self.table.files(), self.grain_columns, exact)
+
+    def near_sessions(self, fresh: Sequence[DataFile], files: list[DataFile]) -> list[DataFile]:
+        """Return those files that may have a session within the gap of rows in the silver files `fresh`."""
+        session = self.gold.session
+        if session is None:
+            return files
+        times = [(file.low[session.column], file.high[session.column]) for file in fresh]
+        reach = [(before(_moment(low), session.gap), after(_moment(high), session.gap)) for low, high in times]
+        return [
+            file
+            for file in files
+            if any(
+                file.overlaps(session.end, low, LAST) and file.overlaps(session.start, FIRST, high)
+                for low, high in reach
+            )
+        ]
+
+    def old_neighbours(self, batch: int) -> dict[str, tuple[str, int]]:
+        """Return the group key of each file that may be compacted, in the order of their grains.
+
+        Files between the same two young pieces share one.
+
+        A piece is young when one of the `YOUNG` batches before `batch` cut it.
+        """
+        columns, keys, number = self.grain_columns, dict[str, tuple[str, int]](), 0
+        for file in sorted(self.table.files(), key=lambda each: (str(each.partition), _range(each, columns)[0])):
+            piece = PIECE.search(file.path)
+            if piece and batch - int(piece[1]) < YOUNG:
+                number += 1
+            else:
+                keys[file.path] = file.partition, number
+        return keys
+
+    def cut_files(self, added: Sequence[DataFile], old: Sequence[DataFile], changed: int, batch: int) -> list[DataFile]:
+        """Cut uncommitted files, which replace `old` and have `changed` rows of `batch`, where that pays.
+
+        Return the files to commit.
+        """
+        table, columns, policy = self.table, self.grain_columns, self.pieces
+        if sum(file.rows for file in added) < policy.rewritten * changed or not self._is_ordered:
+            return list(added)
+        size = policy.piece_size(sum(file.size for file in table.files()))
+        months, result = defaultdict[str, list[DataFile]](list), list[DataFile]()
+        for file in added:
+            months[file.partition].append(file)
+        for month, files in months.items():
+            replaced = [file for file in old if file.partition_text == month]
+            if sum(file.size for file in files) <= policy.uncut and not any(is_piece(file) for file in replaced):
+                result += files
+                continue
+            # A piece that is replaced keeps its range: between two of them lie pieces that are not.
+            edges = sorted(_range(file, columns)[0] for file in replaced)[1:]
+            for number, group in enumerate(chunks_by_rows(files, MOST_ROWS)):
+                result += _cut(table.spec, columns, group, edges, size, f"piece-{batch}-{number}")
+        return result
+
+    def write_rows(
+        self, rows: pa.Table, folder: Path, old: Sequence[DataFile], changed: int, batch: int
+    ) -> list[DataFile]:
+        """Write rows that are sorted by partition and grain and replace `old`, cut where `cut_files` would cut them.
+
+        `changed` of them are of `batch`. Return the files to commit.
+        """
+        shutil.rmtree(folder, ignore_errors=True)
+        table, policy, columns = self.table, self.pieces, self.grain_columns
+        there = table.files()
+        bytes_of_row = max(
+            1, sum(file.size for file in there) // max(1, table.rows) or rows.nbytes // max(1, len(rows))
+        )
+        size, result = policy.piece_size(sum(file.size for file in there)), list[DataFile]()
+        for month, part in _partitions(rows, table.spec.partition):
+            replaced = [file for file in old if file.partition_text == month]
+            is_small = len(part) * bytes_of_row <= policy.uncut and not any(is_piece(file) for file in replaced)
+            is_whole = is_small or len(rows) < policy.rewritten * changed
+            edges = [] if is_whole else sorted(_range(file, columns)[0] for file in replaced)[1:]
+            most = len(part) if is_whole else max(1, size // bytes_of_row)
+            partition_folder = folder / f"{table.spec.partition}={quote(month, safe='')}"
+            partition_folder.mkdir(parents=True)
+            name = "part" if is_whole else f"piece-{batch}-0"
+            result += _write_pieces(table.spec, columns, part, edges, most, partition_folder / name)
+        return result
+
+    @cached_property
+    def _is_ordered(self) -> bool:
+        """Whether the grains can be sorted: a key may be a list or a struct."""
+        schema = self.table.spec.schema
+        return all(isinstance(schema[name].dataType, AtomicType) for name in self.grain_columns)

@@ -31,18 +31,7 @@ from include.ground.errors import Terminal
 from include.ground.paths import gold_path
 from include.ground.settings import Settings
 from include.read.published_tables import REFRESH_KEY, RefreshState, stored_refresh_state
-from spark_jobs.layers.gold_files import (
-    GoldTable,
-    cut_files,
-    files_within,
-    grains_of_silver,
-    history_of,
-    near_sessions,
-    rows_of,
-    silver_within,
-    touched_files,
-    touched_spans,
-)
+from spark_jobs.layers.gold_files import GoldTable, files_within, history_of, rows_of, silver_within, touched_spans
 from spark_jobs.layers.gold_rows import Sources, gold_rows
 from spark_jobs.layers.gold_windows import OPEN_SINCE, SessionClosing, closed_sessions, is_before, rows_outside
 from spark_jobs.layers.silver_code import record_error
@@ -246,7 +235,7 @@ def write_gold(
     """Write the files that take the place of `old`; return them and how many of their rows `batch` changed."""
     added = target.table.write(rows.withColumn(MONTH, F.expr(target.gold.partition_expression)), folder)
     changed = sum(_changed_rows(target.table, file, batch) for file in added)
-    return cut_files(target, added, old, changed, batch), changed
+    return target.cut_files(added, old, changed, batch), changed
 
 
 def late_and_open_files(target: GoldTable, update: GoldUpdate, touched: list[DataFile]) -> list[DataFile]:
@@ -255,7 +244,7 @@ def late_and_open_files(target: GoldTable, update: GoldUpdate, touched: list[Dat
     Closed windows are new to it.
     """
     late = update.late.files if update.late else ()
-    found = near_sessions(target.gold, late, touched) if late else []
+    found = target.near_sessions(late, touched) if late else []
     if update.sessions is None:
         return found
     open_since = update.refreshed.since if update.refreshed else None
@@ -296,7 +285,7 @@ def merge_by_spark(
 ) -> None:
     """Merge the rows of an update that has some by Spark's expressions; this process cuts and commits the files."""
     silver, batch, late = writer.silver, transaction[1], update.late.files if update.late else ()
-    touched = touched_files(target, grains_of_silver(target.gold, silver, late)) if late else []
+    touched = target.touched_files(target.grains_of_silver(silver, late)) if late else []
     old = late_and_open_files(target, update, touched)
     before = target.table.read(target.spark, old)
     rows = merged_rows(target, silver, update, before, sources_of(target, silver, update, before), batch)

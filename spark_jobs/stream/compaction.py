@@ -24,7 +24,7 @@ from include.ground.paths import warehouse
 from include.ground.settings import Settings
 from spark_jobs.backends.backend import Backend, FilesDamaged
 from spark_jobs.backends.release import Release, refined_batch, unfinished_run
-from spark_jobs.layers.gold_files import MOST_COMPACTED, GoldTable, old_neighbours
+from spark_jobs.layers.gold_files import MOST_COMPACTED, GoldTable
 from spark_jobs.stream.expiry import RetainedTables, delete_obsolete_files, files_to_delete, retained_tables
 from spark_jobs.tables.data_files import DataFile, are_of_one_day, day_of
 from spark_jobs.tables.delta_table import Table
@@ -269,7 +269,7 @@ def compactable_tables(releases: Sequence[Release]) -> Iterator[CompactedTable]:
 
 def compacted_gold(target: GoldTable, order: tuple[str, ...], batch: int, backend: Backend) -> CompactedTable:
     """Return how a table of gold is compacted at `batch`."""
-    neighbours = partial(old_neighbours, target, batch)
+    neighbours = partial(target.old_neighbours, batch)
     return CompactedTable(target.table, backend, order=order, group_keys=neighbours, most_rows=MOST_COMPACTED)
 
 

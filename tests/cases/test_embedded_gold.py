@@ -19,6 +19,7 @@ from include.read.memory_database import memory_database
 from spark_jobs.backends.local import gold as embedded_gold
 from spark_jobs.backends.local.backend import adopted
 from spark_jobs.backends.local.duckdb_session import SMALL_RUN, DuckSession
+from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import GoldFailed
 from spark_jobs.layers.gold_rows import LatestGoldRows, Source
 
@@ -122,7 +123,7 @@ def test_a_repeated_run_reads_the_inputs_from_silver(
     release = meter_release(spark, tmp_path / "repeated", GOLD)
     first, second, *_ = batches(200, 4)
     release.take(first)
-    monkeypatch.setattr(embedded_gold, "write_rows", None)
+    monkeypatch.setattr(GoldTable, "write_rows", None)
     release.ingest(second)
     with pytest.raises(TypeError):
         release.refine(1, 1)

@@ -29,12 +29,7 @@ from spark_jobs.layers.gold_files import (
     Grain,
     Grains,
     PiecePolicy,
-    cut_files,
-    grains_in,
-    grains_of_silver,
     is_piece,
-    old_neighbours,
-    touched_files,
 )
 from spark_jobs.stream.compaction import AUTOMATIC, CompactedTable, compact_group
 from spark_jobs.tables.data_files import DataFile, TableSpec, written_file
@@ -82,12 +77,12 @@ class KeyedTable:
         """Set the scores of some grains (None: remove); return the files added and removed."""
         named = self.folder / f"grains-{self.batch}.parquet"
         pq.write_table(_arrow(self.gold, ((grain, 0, 0) for grain in changes)), named)
-        old = touched_files(self.target, grains_in(self.gold, [named]))
+        old = self.target.files_with([named])
         found = {(grain): (score, batch) for file in old for grain, score, batch in self.rows_of(file)}
         kept = [(grain, *values) for grain, values in found.items() if grain not in changes]
         new = [(grain, score, self.batch) for grain, score in changes.items() if score is not None]
         added = self.written([*kept, *new])
-        added = cut_files(self.target, added, old, len(new), self.batch)
+        added = self.target.cut_files(added, old, len(new), self.batch)
         self.table.commit("gold", self.batch, {}, added, old)
         self.rows = {g: s for g, s in {**self.rows, **changes}.items() if s is not None}
         self.batch += 1
@@ -206,7 +201,7 @@ def test_null_key_finds_its_file(tmp_path: Path, reopened: bool) -> None:
     between = table.put([("b", "m")])
     without = table.put([("a", "k"), ("d", "z")])
     table.table = table.opened() if reopened else table.table
-    touched = touched_files(table.target, Grains("country", None, lambda: {("c", None)}))
+    touched = table.target.touched_files(Grains("country", None, lambda: {("c", None)}))
     assert {file.path for file in touched} == {of_null.path, between.path}
     assert without.nulls["user"] == 0
 
@@ -215,7 +210,7 @@ def test_nan_key_touches_every_file(tmp_path: Path) -> None:
     table = KeyedTable(tmp_path, PAIRED, PiecePolicy(uncut=0))
     for name in "abc":
         table.put([(name, name)])
-    assert len(touched_files(table.target, Grains("country", None, lambda: {(float("nan"), "a")}))) == 3
+    assert len(table.target.touched_files(Grains("country", None, lambda: {(float("nan"), "a")}))) == 3
 
 
 def test_null_grain_is_replaced_although_others_of_the_run_are_not_null(tmp_path: Path) -> None:
@@ -248,7 +243,7 @@ def test_any_changes_give_the_rows_of_a_dictionary(
 
 def compact(table: KeyedTable, batch: int) -> int:
     """Compact as the owner does after `batch`; return the number of groups."""
-    group_keys = partial(old_neighbours, table.target, batch)
+    group_keys = partial(table.target.old_neighbours, batch)
     compacted = CompactedTable(table.table, LocalBackend(), order=table.gold.keys, group_keys=group_keys)
     groups = compacted.groups(AUTOMATIC)
     for group in groups:
@@ -296,7 +291,8 @@ def test_grains_of_a_window_are_its_starts(tmp_path: Path) -> None:
     rows = [{"at": at, "user": "a"}, {"at": at + timedelta(minutes=2), "user": None}]
     schema = pa.schema([("at", pa.timestamp("us", "UTC")), ("user", pa.string())])
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
-    found = grains_of_silver(HOURS, silver, [written_file(silver.spec, path)])
+    target = GoldTable(HOURS, silver, cast("SparkSession", None), "gold")
+    found = target.grains_of_silver(silver, [written_file(silver.spec, path)])
     ten, eleven = datetime(2024, 1, 1, 10, tzinfo=UTC), datetime(2024, 1, 1, 11, tzinfo=UTC)
     assert (found.column, found.spans) == ("hour", [(ten, eleven)])
     assert found.exact() == {(ten, "a"), (eleven, None)}

@@ -33,17 +33,7 @@ from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session
 from spark_jobs.backends.local.prepared_query import ScratchFolder, SlotFull
 from spark_jobs.backends.local.recomputed_grains import RecomputedGrains
 from spark_jobs.layers.distinct_sketches import with_sketches
-from spark_jobs.layers.gold_files import (
-    MOST_GRAINS,
-    MOST_ROWS,
-    GoldTable,
-    Grain,
-    Grains,
-    rows_of,
-    silver_within,
-    touched_files,
-    write_rows,
-)
+from spark_jobs.layers.gold_files import MOST_GRAINS, MOST_ROWS, GoldTable, Grain, Grains, rows_of, silver_within
 from spark_jobs.layers.gold_inputs import GoldInputs
 from spark_jobs.layers.gold_layer import GoldUpdate, commit_merged, merge_folder
 from spark_jobs.layers.gold_measures import CARRIED, COMPARED, GoldMeasure, gold_measures
@@ -462,12 +452,12 @@ def _merged(
         grains = planned.begin(duck, fresh)
         if not grains.spans and grains.spans is not None:
             return [], [], 0
-        old, sources = [] if target.gold.only_adds else touched_files(target, grains), planned.sources(silver, grains)
+        old, sources = [] if target.gold.only_adds else target.touched_files(grains), planned.sources(silver, grains)
         if rows_of(old) + len(fresh) > MOST_ROWS or rows_of(sources) > MOST_SOURCE_ROWS:
             raise NeedsSpark("it has too many rows to merge at once")
         merged = planned.finish(duck, old, silver, sources, batch)
     changed = int(pc.sum(pc.equal(merged["_last_batch"], batch)).as_py() or 0)
-    return old, write_rows(target, merged, target.table.attempt_folder(folder), old, changed, batch), changed
+    return old, target.write_rows(merged, target.table.attempt_folder(folder), old, changed, batch), changed
 
 
 MOST_SOURCE_ROWS = 4 * MOST_ROWS
