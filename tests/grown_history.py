@@ -29,7 +29,7 @@ from include.ground.settings import Settings
 from include.observe.ledger_writer import open_writer, project_dataset
 from include.read.publication import publish
 from spark_jobs.backends.local.backend import LocalBackend
-from spark_jobs.backends.release import Release, next_run, tables_of
+from spark_jobs.backends.release import Release, tables_of
 from spark_jobs.layers.bronze import BronzeBatch, bronze_spec
 from spark_jobs.layers.bronze import batch_metadata as bronze_metadata
 from spark_jobs.layers.gold_layer import GoldTable
@@ -149,7 +149,7 @@ class GrownHistory:
         with self._timed("commit"):
             self._commit_bronze(number)
         with self._timed("plan"):
-            assert next_run(self.release, number, 100_000) == (number, number)
+            assert self.release.next_run(number, 100_000) == (number, number)
         with self._timed("lag"):
             assert lag_seconds(self._ingest(number), number - 1, {0: 1}, time.time()) is not None
         with self._timed("commit"):

@@ -28,7 +28,7 @@ from include.read.publication import find_publication, publish, published_tables
 from include.read.published_tables import PinnedTables
 from spark_jobs.backends.local.arrow_files import SUFFIX, added_files
 from spark_jobs.backends.local.runs import NextRun
-from spark_jobs.backends.release import Release, open_bronze, open_release, refined_batch, tables_of, unfinished_run
+from spark_jobs.backends.release import Release, open_bronze, open_release, tables_of
 from spark_jobs.layers.bronze import SOURCE, ArrowRecords, BronzeBatch, IdleSet, KafkaRecords, commit_quiet_batch
 from spark_jobs.layers.gold_files import PiecePolicy
 from spark_jobs.stream.refine import RunReport, publication_of, refine, refresh_due
@@ -147,11 +147,11 @@ class SmallRelease:
 
     def begun(self) -> tuple[int, int] | None:
         """Return the bounds of an unfinished run, None if there is none."""
-        return unfinished_run(self.release)
+        return self.release.unfinished_run
 
     def refined(self) -> int:
         """Return the last batch that all tables have, -1 for none."""
-        return refined_batch(self.release)
+        return self.release.refined_batch
 
     def catch_up_publication(self) -> None:
         """Publish what all tables have, as a driver does at its start."""

@@ -41,6 +41,19 @@ from spark_jobs.tables.spark_files import no_rows
 
 
 @dataclass(frozen=True)
+class BronzeEnd:
+    """The last batch of bronze, -1 so that no further run begins.
+
+    With a backlog, Kafka probably has more records than the next batch takes. `woken`: the last batch with which an
+    idle partition woke, None if bronze's commits must be read.
+    """
+
+    batch: int
+    has_backlog: bool = False
+    woken: int | None = None
+
+
+@dataclass(frozen=True)
 class Release:
     """An open release: its silver writer, its gold tables, and the backend that computes their rows."""
 
@@ -57,6 +70,87 @@ class Release:
     @cached_property
     def interval_tables(self) -> Sequence[GoldTable]:
         return [target for target in self.gold if target.gold.refresh_interval is not None]
+
+    @property
+    def committed_batches(self) -> dict[str, int]:
+        """The last batch of each table by name, -1 for none."""
+        writer = self.writer
+        return {
+            writer.silver.spec.name: writer.silver.committed(writer.app_id("silver")),
+            writer.rejected.spec.name: writer.rejected.committed(writer.app_id("rejected")),
+            **{target.table.spec.name: target.table.committed(target.app_id) for target in self.gold},
+        }
+
+    @property
+    def refined_batch(self) -> int:
+        """The last batch that all tables have, -1 for none."""
+        return min(self.committed_batches.values())
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last commit to silver, 0 for none."""
+        silver, app_id = self.writer.silver, self.writer.app_id("silver")
+        batch = silver.committed(app_id)
+        return int(silver.commit_of(app_id, batch).facts["epoch"]) if batch >= 0 else 0
+
+    @property
+    def unfinished_run(self) -> tuple[int, int] | None:
+        """The bounds of the run that silver has committed and another table lacks; None without one.
+
+        Raises Terminal (`commits-lost`): the run alone would leave earlier batches out of a table, or add them twice.
+        """
+        silver, app_id = self.writer.silver, self.writer.app_id("silver")
+        batches = self.committed_batches
+        last = silver.committed(app_id)
+        if set(batches.values()) == {last}:
+            return None
+        first, last = silver.commit_of(app_id, last).facts["batches"] if last >= 0 else (-1, -1)
+        if not are_one_run_apart((first, last), batches.values()):
+            name, shown = self.dataset.name, ", ".join(f"{table} at batch {batch}" for table, batch in batches.items())
+            raise Terminal(
+                f"{name}: commits of some tables are lost, as after a power cut ({shown}); nothing was written",
+                f"headrace repair {name}   (rolls the tables back to the last batch that all of them have)",
+                code="commits-lost",
+                dataset=name,
+                batches=batches,
+            )
+        return first, last
+
+    def next_run(self, last: int, most_rows: int, validated: tuple[int, int] | None = None) -> tuple[int, int] | None:
+        """Return the bounds of the next run up to bronze batch `last`; None when the release has that batch.
+
+        A run takes as many batches as have `most_rows` rows together, at least one; or the `validated` ones.
+        """
+        unfinished = self.unfinished_run
+        if unfinished is not None:
+            return unfinished
+        first = self.refined_batch + 1
+        if validated is not None and validated[0] == first and validated[1] <= last:
+            return validated
+        return self.run_from(first, last, most_rows)
+
+    def run_from(self, first: int, last: int, most_rows: int, woken: int | None = None) -> tuple[int, int] | None:
+        """Return the bounds of the run that begins with batch `first`; None when bronze up to `last` does not have it.
+
+        `woken`: the last batch up to `last` with which an idle partition woke, None if bronze's commits must be read.
+        """
+        if last < first:
+            return None
+        inheritance = self.writer.inheritance
+        if inheritance is not None and first < inheritance.until:
+            last = min(last, inheritance.until - 1)
+        bronze = self.writer.bronze
+        bound = last_of_run(self.writer.records, first, last, most_rows)
+        return first, bound if woken is not None and woken <= first else last_before_waking(bronze, first, bound)
+
+    def large_run(self, first: int, end: BronzeEnd, most_rows: int) -> tuple[int, int] | None:
+        """Return the bounds of the run that begins with batch `first`, if it is large enough to be validated ahead."""
+        bounds = self.run_from(first, end.batch, most_rows, end.woken)
+        if bounds is None:
+            return None
+        least = least_ahead(most_rows, has_backlog=end.has_backlog)
+        is_large = bounds[1] < end.batch or sum(_next_rows(self.writer.records, *bounds, most_rows).values()) >= least
+        return bounds if is_large else None
 
 
 def tables_of(releases: Sequence[Release]) -> Iterator[Table]:
@@ -194,81 +288,10 @@ SHARE_IN_BACKLOG = 2
 """In a backlog the rest of a larger run is in bronze soon, and each record costs less in one."""
 
 
-@dataclass(frozen=True)
-class BronzeEnd:
-    """The last batch of bronze, -1 so that no further run begins.
-
-    With a backlog, Kafka probably has more records than the next batch takes. `woken`: the last batch with which an
-    idle partition woke, None if bronze's commits must be read.
-    """
-
-    batch: int
-    has_backlog: bool = False
-    woken: int | None = None
-
-
-def committed_batches(release: Release) -> dict[str, int]:
-    """Return the last batch of each of the release's tables by name, -1 for none."""
-    writer = release.writer
-    return {
-        writer.silver.spec.name: writer.silver.committed(writer.app_id("silver")),
-        writer.rejected.spec.name: writer.rejected.committed(writer.app_id("rejected")),
-        **{target.table.spec.name: target.table.committed(target.app_id) for target in release.gold},
-    }
-
-
-def refined_batch(release: Release) -> int:
-    """Return the last batch that all of the release's tables have, -1 for none."""
-    return min(committed_batches(release).values())
-
-
 def are_one_run_apart(run: tuple[int, int], batches: Iterable[int]) -> bool:
     """Whether each table either has silver's last run or lacks only that one; a crash leaves them so."""
     first, last = run
     return all(batch in (first - 1, last) for batch in batches)
-
-
-def next_run(
-    release: Release, last: int, most_rows: int, validated: tuple[int, int] | None = None
-) -> tuple[int, int] | None:
-    """Return the bounds of the next run up to bronze batch `last`; None when the release has that batch.
-
-    A run takes as many batches as have `most_rows` rows together, at least one; or those that are `validated` already.
-    """
-    unfinished = unfinished_run(release)
-    if unfinished is not None:
-        return unfinished
-    first = refined_batch(release) + 1
-    if validated is not None and validated[0] == first and validated[1] <= last:
-        return validated
-    return run_from(release, first, last, most_rows)
-
-
-def run_from(
-    release: Release, first: int, last: int, most_rows: int, woken: int | None = None
-) -> tuple[int, int] | None:
-    """Return the bounds of the run that begins with batch `first`; None when bronze, up to `last`, does not have it.
-
-    `woken`: the last batch up to `last` with which an idle partition woke, None if bronze's commits must be read.
-    """
-    if last < first:
-        return None
-    inheritance = release.writer.inheritance
-    if inheritance is not None and first < inheritance.until:
-        last = min(last, inheritance.until - 1)
-    bronze = release.writer.bronze
-    bound = last_of_run(release.writer.records, first, last, most_rows)
-    return first, bound if woken is not None and woken <= first else last_before_waking(bronze, first, bound)
-
-
-def large_run(release: Release, first: int, end: BronzeEnd, most_rows: int) -> tuple[int, int] | None:
-    """Return the bounds of the run that begins with batch `first`, if it is large enough to be validated ahead."""
-    bounds = run_from(release, first, end.batch, most_rows, end.woken)
-    if bounds is None:
-        return None
-    least = least_ahead(most_rows, has_backlog=end.has_backlog)
-    is_large = bounds[1] < end.batch or sum(_next_rows(release.writer.records, *bounds, most_rows).values()) >= least
-    return bounds if is_large else None
 
 
 def least_ahead(most_rows: int, *, has_backlog: bool = False) -> int:
@@ -308,33 +331,3 @@ def _next_rows(records: ReleasedBronze, first: int, last: int, most_rows: int) -
         for batch, count in found.items():
             unsettled[batch] = unsettled.get(batch, 0) + count
     return rows
-
-
-def last_epoch(release: Release) -> int:
-    """Return the epoch of the release's last commit to silver, 0 for none."""
-    silver, app_id = release.writer.silver, release.writer.app_id("silver")
-    batch = silver.committed(app_id)
-    return int(silver.commit_of(app_id, batch).facts["epoch"]) if batch >= 0 else 0
-
-
-def unfinished_run(release: Release) -> tuple[int, int] | None:
-    """Return the bounds of the run that silver has committed and another table lacks; None without one.
-
-    Raises Terminal (`commits-lost`): the run alone would leave the batches before it out of a table, or add them twice.
-    """
-    silver, app_id = release.writer.silver, release.writer.app_id("silver")
-    batches = committed_batches(release)
-    last = silver.committed(app_id)
-    if set(batches.values()) == {last}:
-        return None
-    first, last = silver.commit_of(app_id, last).facts["batches"] if last >= 0 else (-1, -1)
-    if not are_one_run_apart((first, last), batches.values()):
-        name, shown = release.dataset.name, ", ".join(f"{table} at batch {batch}" for table, batch in batches.items())
-        raise Terminal(
-            f"{name}: commits of some tables are lost, as after a power cut ({shown}); nothing was written",
-            f"headrace repair {name}   (rolls the tables back to the last batch that all of them have)",
-            code="commits-lost",
-            dataset=name,
-            batches=batches,
-        )
-    return first, last

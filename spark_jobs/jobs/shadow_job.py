@@ -37,7 +37,7 @@ from include.read.publication import (
     tables_of,
 )
 from include.state.lease import take_lease
-from spark_jobs.backends.release import BronzeEnd, open_bronze, refined_batch
+from spark_jobs.backends.release import BronzeEnd, open_bronze
 from spark_jobs.backends.spark_session import open_session
 from spark_jobs.history.reader_analysis import Pin, analysed_readers, pin_members
 from spark_jobs.jobs.bounded_job import report, run_reading_job
@@ -60,7 +60,7 @@ def catch_up(settings: Settings, shadow: ActiveRelease, stop: threading.Event) -
             return None
         # Both sides of the comparison hold the same batches, also in tables that are behind.
         behind = batches_behind(published)
-        ahead = refined_batch(shadow.release) > published.batch or is_ahead(shadow.release, behind)
+        ahead = shadow.release.refined_batch > published.batch or is_ahead(shadow.release, behind)
         if not ahead and time.monotonic() - began < CAUGHT_UP_SECONDS:
             refresh_up_to(shadow.release, shadow.lease.epoch, behind, time.time())
             return published
@@ -77,7 +77,7 @@ def advance(settings: Settings, shadow: ActiveRelease, last: int, stop: threadin
     def bronze_end() -> BronzeEnd:
         return BronzeEnd(-1 if stop.is_set() else last)
 
-    while refined_batch(shadow.release) < last:
+    while shadow.release.refined_batch < last:
         if stop.is_set():
             if shadow.validated is not None:
                 shadow.validated.remove()

@@ -32,14 +32,9 @@ from spark_jobs.backends.release import (
     Release,
     chosen_backend,
     claim_tables,
-    large_run,
-    last_epoch,
-    next_run,
     open_release,
-    refined_batch,
     release_paths,
     tables_of,
-    unfinished_run,
 )
 from spark_jobs.history.apply_patch import Patch, apply_patch, is_started
 from spark_jobs.history.rebuild_slice import PlanFolder
@@ -94,7 +89,7 @@ class ActiveRelease:
         not while a run that failed is retried. `validations` is notified of them.
         """
         most = settings.refine_records
-        bounds = next_run(self.release, last, most, self.validated.batches if self.validated else None)
+        bounds = self.release.next_run(last, most, self.validated.batches if self.validated else None)
         if bounds is None:
             return None
         following = None
@@ -125,7 +120,7 @@ class ActiveRelease:
             # Asked again and again while the run is written, and the answer changes with bronze alone.
             nonlocal seen
             before, seen = seen, bronze_end()
-            return None if seen == before else large_run(self.release, batch + 1, seen, most_rows)
+            return None if seen == before else self.release.large_run(batch + 1, seen, most_rows)
 
         return self.release.backend.run_after(self.release.writer, self.validated, bounds_after, validations)
 
@@ -142,7 +137,7 @@ class ActiveRelease:
             self.is_unpublished = True
             raise
         self.is_unpublished |= done
-        last = refined_batch(self.release)
+        last = self.release.refined_batch
         if self.is_unpublished and publishing and last >= 0:
             publish(settings, publication_of(settings, self.release, last))
             self.is_unpublished, done = False, True
@@ -188,7 +183,7 @@ class ActiveReleases(Owned):
 
     @property
     def batch(self) -> int:
-        return refined_batch(self.published.release)
+        return self.published.release.refined_batch
 
     def compactable(self) -> Iterator[CompactedTable]:
         return compactable_tables(self.opened())
@@ -227,7 +222,7 @@ class ActiveReleases(Owned):
         return asdict(done)
 
     def finish_runs(self) -> None:
-        while unfinished_run(self.published.release) is not None:
+        while self.published.release.unfinished_run is not None:
             self.published.refine_next(self.settings, self.batch, publishing=True)
 
     def refuse_decided(self, plan: str, built: PlanBuild) -> None:
@@ -263,7 +258,7 @@ class ActiveReleases(Owned):
 
         A failure is logged and retried after SHADOW_RETRY_SECONDS: a shadow has no readers.
         """
-        last = refined_batch(self.published.release)
+        last = self.published.release.refined_batch
         for shadow in list(self.shadows):
             if time.monotonic() < shadow.not_before:
                 continue
@@ -295,7 +290,7 @@ class ActiveReleases(Owned):
             others = [other for other in self.shadows if other is not promoted]
             # Recorded first: after a crash in between, the release published before is still advanced.
             self._record([promoted, self.published, *others])
-            publish(self.settings, publication_of(self.settings, promoted.release, refined_batch(promoted.release)))
+            publish(self.settings, publication_of(self.settings, promoted.release, promoted.release.refined_batch))
         except BaseException:
             if shadow is None:
                 promoted.lease.release()
@@ -331,11 +326,11 @@ class ActiveReleases(Owned):
 
 def catch_up_release(settings: Settings, shadow: ActiveRelease, published: Release) -> None:
     """Refine `shadow` up to the published batch, all of its gold tables. Raises Terminal when it lacks records."""
-    last = refined_batch(published)
+    last = published.refined_batch
     while shadow.refine_next(settings, last, publishing=False) is not None:
         pass
-    if refined_batch(shadow.release) < last:
-        batch = refined_batch(shadow.release)
+    if shadow.release.refined_batch < last:
+        batch = shadow.release.refined_batch
         raise Terminal(
             f"release {shadow.name} is at batch {batch}, batch {last} is published; the publication is unchanged",
             "headrace audit",
@@ -387,7 +382,7 @@ def open_active_release(spark: SparkSession, settings: Settings, dataset: Datase
             # New tables, and what a process that crashed, or ran without `power`, has committed.
             os.sync()
         own = [table for table in tables_of([release]) if table is not bronze]
-        lease = claim_tables(own, lease.with_minimum_epoch(last_epoch(release) + 1))
+        lease = claim_tables(own, lease.with_minimum_epoch(release.last_epoch + 1))
         return ActiveRelease(release, lease)
     except BaseException:
         lease.release()

@@ -23,7 +23,7 @@ from include.ground.durable_files import is_whole, named_checksum
 from include.ground.paths import warehouse
 from include.ground.settings import Settings
 from spark_jobs.backends.backend import Backend, FilesDamaged
-from spark_jobs.backends.release import Release, refined_batch, unfinished_run
+from spark_jobs.backends.release import Release
 from spark_jobs.layers.gold_files import MOST_COMPACTED, GoldTable
 from spark_jobs.stream.expiry import RetainedTables, delete_obsolete_files, files_to_delete, retained_tables
 from spark_jobs.tables.data_files import DataFile, are_of_one_day, day_of
@@ -253,16 +253,16 @@ def compactable_tables(releases: Sequence[Release]) -> Iterator[CompactedTable]:
     The last batch of bronze and silver stays as it is: a restart may need its files.
     """
     for release in releases:
-        if unfinished_run(release) is not None:
+        if release.unfinished_run is not None:
             continue
-        writer, batch, time_column = release.writer, refined_batch(release), release.dataset.pipeline.event_time
+        writer, batch, time_column = release.writer, release.refined_batch, release.dataset.pipeline.event_time
         backend = release.backend
         yield CompactedTable(writer.rejected, backend, order=SILVER_ORDER)
         by_day = event_day_of(time_column)
         yield CompactedTable(writer.silver, backend, by_day, SILVER_ORDER, time_column, batch, in_order=True)
         for target in release.gold:
             yield compacted_gold(target, target.gold.row_columns, batch, backend)
-    batch, backend = refined_batch(releases[0]), releases[0].backend
+    batch, backend = releases[0].refined_batch, releases[0].backend
     bronze, order = releases[0].writer.bronze, ("_batch_id", "partition", "offset")
     yield CompactedTable(bronze, backend, kafka_partition_of, order, before=batch, in_order=True)
 

@@ -27,7 +27,7 @@ from include.read.publication import read_publication
 from include.read.publish_to_store import remove_stored_files
 from include.state.lease import is_free
 from spark_jobs.backends.backend import Sql, Transaction
-from spark_jobs.backends.release import Release, refined_batch, tables_of, unfinished_run
+from spark_jobs.backends.release import Release, tables_of
 from spark_jobs.layers.silver_tables import expiry_ids, first_unexpired_batch
 from spark_jobs.stream.back_off import SECONDS_AT_ONCE, AutomaticStep
 from spark_jobs.stream.refine import publication_of
@@ -48,7 +48,7 @@ def protected_versions(settings: Settings, releases: Sequence[Release]) -> Mappi
     for path, version in _inherited_versions(settings, releases[0].dataset.name):
         kept.setdefault(path, set()).add(version)
     named = [read_publication(settings, releases[0].dataset.name)]
-    named += [publication_of(settings, each, last) for each in releases if (last := refined_batch(each)) >= 0]
+    named += [publication_of(settings, each, last) for each in releases if (last := each.refined_batch) >= 0]
     for table in [table for publication in named for table in publication.tables.values()]:
         kept.setdefault(root / table.path, set()).add(table.version)
     return kept
@@ -219,7 +219,7 @@ def expire_batches(
     """
     name = releases[0].dataset.name
     has_plan = any(name in each.plan.datasets for each in open_plans(settings))
-    if has_plan or any(unfinished_run(each) for each in releases):
+    if has_plan or any(each.unfinished_run for each in releases):
         return []
     done = []
     for each in _expiring(releases, now):
@@ -235,7 +235,7 @@ def expire_batches(
 
 def _expiring(releases: Sequence[Release], now: datetime) -> Iterator[_ExpiringTable]:
     """Yield the tables with the bounds of what expires."""
-    last, retention = min(refined_batch(each) for each in releases), releases[0].dataset.pipeline.retention
+    last, retention = min(each.refined_batch for each in releases), releases[0].dataset.pipeline.retention
     if last < 0:
         return
     if retention.silver is not None:

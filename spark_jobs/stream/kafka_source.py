@@ -27,7 +27,7 @@ from include.observe.ledger_writer import LedgerWriter, open_writer, project_dat
 from include.read.publication import batches_behind, find_publication
 from include.state.lease import Lease
 from include.state.run_files import bootstrap_servers
-from spark_jobs.backends.release import BronzeEnd, claim_tables, open_bronze, refined_batch
+from spark_jobs.backends.release import BronzeEnd, claim_tables, open_bronze
 from spark_jobs.stream.active_releases import ActiveReleases, open_active_releases
 from spark_jobs.stream.back_off import BackOff
 from spark_jobs.stream.driver_loop import Source
@@ -274,7 +274,7 @@ class KafkaSource(Source):
     def _is_awaited(self) -> bool:
         """Whether a release lacks a batch, or a table waits for its refresh, or for what idle partitions let pass."""
         ingest, releases = self.supervisor.ingest, self.active.opened()
-        if any(refined_batch(each) != ingest.last_batch for each in releases):
+        if any(each.refined_batch != ingest.last_batch for each in releases):
             return True
         publication = find_publication(self.active.settings, self.active.dataset)
         idle = ingest.quiet.quiet() | ingest.idle.partitions

@@ -25,7 +25,6 @@ from include.ground.record_coordinates import arrivals, is_arrival
 from include.state.json_file import adapter
 from include.state.run_files import bootstrap_servers, identity_of
 from include.state.streams import DriverStatus, LastRun
-from spark_jobs.backends.release import refined_batch
 from spark_jobs.stream.active_releases import ActiveReleases
 from spark_jobs.stream.ingest import Ingest
 from spark_jobs.stream.refine import RunReport
@@ -121,7 +120,7 @@ READABLE_AFTER = 30.0
 
 def refresh_progress(reporter: StatusReporter, ingest: Ingest, active: ActiveReleases) -> None:
     """Update the status from tables and Kafka; a broker that does not answer leaves the lag unknown (None)."""
-    status, refined = reporter.status, refined_batch(active.published.release)
+    status, refined = reporter.status, active.published.release.refined_batch
     status.ingested_batch = ingest.last_batch
     status.refined_batch = max(status.refined_batch, refined)
     status.ingested = dict(ingest.ingested)

@@ -33,7 +33,7 @@ from include.read.publication import Publication, find_publication, publish, rep
 from include.state.lease import take_lease
 from include.state.release_files import active_releases_file
 from spark_jobs.backends.local.identity_index import index_file
-from spark_jobs.backends.release import Release, are_one_run_apart, refined_batch, release_paths, unfinished_run
+from spark_jobs.backends.release import Release, are_one_run_apart, release_paths
 from spark_jobs.layers.bronze import bronze_spec
 from spark_jobs.stream.active_releases import recorded_releases
 from spark_jobs.stream.preflight import (
@@ -92,7 +92,7 @@ def republish(settings: Settings, release: Release, bronze_version: int | None =
     A crash after the last gold commit leaves the publication behind. A power cut can leave it ahead, since it alone is
     synced: the tables have lost their last commits. Raises Terminal (`commits-lost`, `published-tables-lost`).
     """
-    name, done, unfinished = release.dataset.name, refined_batch(release), unfinished_run(release)
+    name, done, unfinished = release.dataset.name, release.refined_batch, release.unfinished_run
     published = find_publication(settings, name)
     event = None
     if published is not None and published.release == release.dataset.release:

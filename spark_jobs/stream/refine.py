@@ -28,7 +28,7 @@ from include.read.publication import Publication, TableVersion, publish
 from include.read.published_tables import read_refresh_state
 from spark_jobs.backends.backend import DecidedRun, DecisionCounts, Metadata, NeedsSpark, Transaction
 from spark_jobs.backends.local.runs import NextRun
-from spark_jobs.backends.release import Release, refined_batch
+from spark_jobs.backends.release import Release
 from spark_jobs.layers.bronze import awake_partitions, read_idle_set
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import (
@@ -258,7 +258,7 @@ def stored_progress(writer: SilverTables) -> WatermarkProgress:
 
 def refresh_due(release: Release, epoch: int, now: float) -> bool:
     """Refresh tables whose interval is over at `now` (seconds since 1970); return whether there was one."""
-    last, done = refined_batch(release), False
+    last, done = release.refined_batch, False
     for target in release.interval_tables:
         refreshed, interval = refresh_state(target), target.gold.refresh_interval
         if refreshed.batch < last and interval is not None and is_due(refreshed, interval, now):
@@ -269,7 +269,7 @@ def refresh_due(release: Release, epoch: int, now: float) -> bool:
 
 def refresh_up_to(release: Release, epoch: int, batches: Mapping[str, int], now: float) -> None:
     """Refresh tables up to these batches (by table), or the last one, regardless of their intervals."""
-    last = refined_batch(release)
+    last = release.refined_batch
     for target in release.interval_tables:
         upto = min(last, batches.get(target.table.spec.name, last))
         if refresh_state(target).batch < upto:

@@ -24,7 +24,7 @@ from include.plans.lookup import advance_index, plan_ids_of_data
 from include.read.publication import NothingPublished
 from include.state.lease import is_free
 from spark_jobs.backends.backend import FilesDamaged
-from spark_jobs.backends.release import Release, refined_batch, tables_of
+from spark_jobs.backends.release import Release, tables_of
 from spark_jobs.stream.back_off import PAUSE_AFTER_FAILURE, SECONDS_AT_ONCE, AutomaticStep
 from spark_jobs.stream.compaction import (
     AUTOMATIC,
@@ -332,7 +332,7 @@ class QuietCommits(AutomaticStep[Ingest, Sequence[Release]]):
         if idle == ingest.idle.partitions or time.monotonic() - ingest.committed < RESTING_SECONDS:
             return False
         # A release that is behind is decided about when it has the last batch.
-        current = [each for each in releases if refined_batch(each) == last]
+        current = [each for each in releases if each.refined_batch == last]
         state = QuietState(last, idle, frozenset(each.dataset.release for each in current))
         if state == self.considered or published not in current:
             return False

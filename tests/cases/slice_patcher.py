@@ -15,7 +15,7 @@ from include.ground.paths import patch_path
 from include.ground.settings import Settings
 from include.read.publication import publish, read_publication
 from include.state.release_files import PatchDirection
-from spark_jobs.backends.release import Release, pinned_release, refined_batch
+from spark_jobs.backends.release import Release, pinned_release
 from spark_jobs.contract.validator import compiled_validator
 from spark_jobs.history.apply_patch import Patch, apply_patch
 from spark_jobs.history.rebuild_gold import rebuild_gold
@@ -74,7 +74,7 @@ class SlicePatcher:
     def apply(self, patch: Patch) -> None:
         """Apply the patch, or revert it if that is its direction, and publish."""
         production = self.production
-        batch = refined_batch(production.release)
+        batch = production.release.refined_batch
         apply_patch(production.release, patch, batch, production.epoch)
         publish(production.settings, publication_of(production.settings, production.release, batch))
 

@@ -35,7 +35,7 @@ from include.read.publication import Publication, read_publication
 from include.read.publication import tables_of as tables_of_publication
 from include.read.published_tables import PinnedTables
 from spark_jobs.backends.local import rewrites
-from spark_jobs.backends.release import next_run, open_release, tables_of
+from spark_jobs.backends.release import open_release, tables_of
 from spark_jobs.stream import refine as refine_module
 from spark_jobs.stream import upkeep
 from spark_jobs.stream.active_releases import refuse_incomplete
@@ -174,7 +174,7 @@ def test_new_release_is_built_from_compacted_bronze_in_small_runs(patcher: Slice
     (folder / "silver.py").write_text((folder / "silver.py").read_text() + "\n# another release\n")
     other = open_release(release.spark, release.settings, load_dataset("meter", folder), bronze)
     runs = []
-    while (run := next_run(other, 4, 4)) is not None:
+    while (run := other.next_run(4, 4)) is not None:
         runs.append(run)
         refine(release.settings, other, *run, 1, publishing=False)
     assert runs == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4)], "a run ends inside a compacted file"

@@ -13,7 +13,6 @@ from small_release import Record, SmallRelease
 
 from include.read.publication import published_tables
 from include.read.published_tables import RefreshState, stored_refresh_state
-from spark_jobs.backends.release import next_run
 from spark_jobs.stream.upkeep import is_awaited
 
 TABLES = """
@@ -92,7 +91,7 @@ def test_a_rebuild_over_larger_runs_has_the_same_watermark_and_rows(
     again = meter(spark, tmp_path)
     bring(again)
     runs = []
-    while (bounds := next_run(again.release, again.batches - 1, most_rows=1_000)) is not None:
+    while (bounds := again.release.next_run(again.batches - 1, most_rows=1_000)) is not None:
         again.refine(*bounds)
         runs.append(bounds)
     assert runs == [(0, 3), (4, 6)], "a run ends before the batch with which partition 1 wakes"

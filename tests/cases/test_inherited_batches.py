@@ -13,7 +13,6 @@ from small_release import SmallRelease, small_release
 
 from include.declare.dataset import ReleaseStart, snapshot_dataset
 from include.ground.settings import Settings
-from spark_jobs.backends.release import next_run
 from spark_jobs.tables.delta_table import RowsUnaccounted
 
 START, LAST = 2, 3
@@ -40,7 +39,7 @@ def late(spark: SparkSession, tmp_path: Path) -> SmallRelease:
 @pytest.mark.extended
 def test_run_ends_where_inherited_batches_end(late: SmallRelease) -> None:
     bounds = []
-    while (run := next_run(late.release, LAST, 1_000)) is not None:
+    while (run := late.release.next_run(LAST, 1_000)) is not None:
         late.refine(*run)
         bounds.append(run)
         late.restart()

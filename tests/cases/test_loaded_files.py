@@ -32,7 +32,6 @@ from include.plans.plan import Plan
 from include.read.publication import read_publication, tables_of
 from include.read.published_tables import PinnedTables
 from include.read.record_files import FileChanged
-from spark_jobs.backends.release import next_run
 from spark_jobs.stream import loading
 from spark_jobs.stream.loading import Loads, sole_turn
 from spark_jobs.stream.preflight import bronze_head
@@ -80,7 +79,7 @@ class LoadSite:
 
 
 def refine_all(release: SmallRelease) -> None:
-    while (run := next_run(release.release, release.batches - 1, 1_000)) is not None:
+    while (run := release.release.next_run(release.batches - 1, 1_000)) is not None:
         release.refine(*run)
 
 

@@ -18,7 +18,6 @@ from include.ground.delta_log import LOG, commit_name, latest_version
 from include.ground.errors import Terminal
 from include.ground.settings import Settings
 from include.read.publication import find_publication, replace_publication
-from spark_jobs.backends.release import unfinished_run
 from spark_jobs.stream.recovery import planned_rollback, republish
 
 pytestmark = pytest.mark.extended
@@ -71,10 +70,10 @@ def finish(release: SmallRelease) -> None:
     """Refine the missing batches, as the next driver does."""
     release.restart()
     republish(release.settings, release.release)
-    begun = unfinished_run(release.release)
+    begun = release.release.unfinished_run
     while begun or release.refined() < release.batches - 1:
         release.refine(*(begun or (release.refined() + 1, release.refined() + 1)))
-        begun = unfinished_run(release.release)
+        begun = release.release.unfinished_run
 
 
 def test_commit_of_bronze_lost_before_ingest_continued_is_reported(release: SmallRelease) -> None:

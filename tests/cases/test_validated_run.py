@@ -22,7 +22,7 @@ from spark_jobs.backends.backend import DecisionCounts
 from spark_jobs.backends.local import prepared_query as prepared_silver
 from spark_jobs.backends.local import runs
 from spark_jobs.backends.local.validation import ValidatedFiles
-from spark_jobs.backends.release import BronzeEnd, committed_batches
+from spark_jobs.backends.release import BronzeEnd
 from spark_jobs.jobs.shadow_job import advance
 from spark_jobs.stream.active_releases import ActiveRelease, open_active_release
 from spark_jobs.stream.pacing import SLOW_PACE, BronzePacing, CommittedBatch
@@ -92,7 +92,7 @@ def test_shadow_build_validates_each_run_during_the_run_before(
     monkeypatch.setattr(failpoints, "step_listeners", [steps.append])
     assert advance(in_runs_of(3, made), active, BATCHES - 1, threading.Event())
     assert steps.count(Step.NEXT_VALIDATED) == BATCHES - 1
-    assert set(committed_batches(active.release).values()) == {BATCHES - 1}
+    assert set(active.release.committed_batches.values()) == {BATCHES - 1}
 
 
 def test_stopped_shadow_build_leaves_no_validated_records(
@@ -109,7 +109,7 @@ def test_stopped_shadow_build_leaves_no_validated_records(
 
     monkeypatch.setattr(failpoints, "step_listeners", [note])
     assert not advance(in_runs_of(3, made), active, BATCHES - 1, stop)
-    assert set(committed_batches(active.release).values()) == {0}
+    assert set(active.release.committed_batches.values()) == {0}
     assert list(active.release.writer.staging.iterdir()) == []
 
 
@@ -126,7 +126,7 @@ def test_shadow_build_that_is_stopped_during_a_validation_begins_no_other(
     monkeypatch.setattr(runs, "validate_run", validate_and_stop)
     assert not advance(in_runs_of(3, made), active, BATCHES - 1, stop)
     assert Step.NEXT_VALIDATED not in steps
-    assert set(committed_batches(active.release).values()) == {0}
+    assert set(active.release.committed_batches.values()) == {0}
 
 
 @pytest.mark.parametrize(("most_rows", "has_backlog"), [(31, False), (7, True)])
@@ -243,7 +243,7 @@ def test_death_while_the_next_run_is_validated_loses_and_doubles_nothing(
         refine_next(dying, made)
     dying.lease.release()
     made.restart()
-    assert max(committed_batches(made.release).values()) <= 0
+    assert max(made.release.committed_batches.values()) <= 0
     other = open_active_release(spark, made.settings, made.dataset, made.bronze)
     while refine_next(other, made) is not None:
         pass

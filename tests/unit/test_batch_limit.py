@@ -10,7 +10,7 @@ from grown_history import GrownHistory
 
 from include.ground.settings import Settings
 from spark_jobs.backends import release
-from spark_jobs.backends.release import BronzeEnd, large_run, last_of_run
+from spark_jobs.backends.release import BronzeEnd, last_of_run
 from spark_jobs.layers.bronze import ReleasedBronze
 from spark_jobs.stream.pacing import BatchLimit, BatchLimitChanged, newest_files, size_in_bronze
 
@@ -62,9 +62,9 @@ def test_run_of_large_records_has_fewer_batches(settings: Settings, monkeypatch:
     monkeypatch.setattr(release, "ROW_BYTES", size // 2)
     assert last_of_run(bronze, 0, 5, 60) == 0
     end = BronzeEnd(0, has_backlog=True, woken=-1)
-    assert large_run(history.release, 0, end, 60) == (0, 0), "weighed, its records are more than half of a run"
+    assert history.release.large_run(0, end, 60) == (0, 0), "weighed, its records are more than half of a run"
     monkeypatch.setattr(release, "ROW_BYTES", size * 2)
-    assert large_run(history.release, 0, end, 60) is None
+    assert history.release.large_run(0, end, 60) is None
 
 
 def test_bronze_is_asked_for_waking_partitions_only_if_one_woke_after_the_first_batch(
@@ -74,7 +74,7 @@ def test_bronze_is_asked_for_waking_partitions_only_if_one_woke_after_the_first_
     for _ in range(4):
         history.add_batch(published=False)
     monkeypatch.setattr(release, "last_before_waking", asked := Mock(side_effect=lambda _, first, last: first))
-    assert large_run(history.release, 1, BronzeEnd(3, woken=1), 40) == (1, 2)
+    assert history.release.large_run(1, BronzeEnd(3, woken=1), 40) == (1, 2)
     asked.assert_not_called()
-    assert large_run(history.release, 1, BronzeEnd(3, woken=2), 40) == (1, 1)
-    assert large_run(history.release, 1, BronzeEnd(3), 40) == (1, 1)
+    assert history.release.large_run(1, BronzeEnd(3, woken=2), 40) == (1, 1)
+    assert history.release.large_run(1, BronzeEnd(3), 40) == (1, 1)

@@ -63,7 +63,10 @@ def test_status_counts_the_merges_that_the_backend_left_to_spark(
 
     merged, table = list[object](), SimpleNamespace(spec=SimpleNamespace(name="gold.small"))
     release = SimpleNamespace(
-        needed_spark=Counter(), backend=Unable(), writer=SimpleNamespace(dataset=SimpleNamespace(name="flights"))
+        needed_spark=Counter(),
+        refined_batch=2,
+        backend=Unable(),
+        writer=SimpleNamespace(dataset=SimpleNamespace(name="flights")),
     )
     update = GoldUpdate(late=SilverPart([DataFile("a.parquet", "", 1, 1)], 1, 1))
     monkeypatch.setattr(refine, "merge_by_spark", lambda *given: merged.append(given))
@@ -75,7 +78,6 @@ def test_status_counts_the_merges_that_the_backend_left_to_spark(
     active: Any = SimpleNamespace(
         published=SimpleNamespace(release=release), all_releases=[SimpleNamespace(release=release)]
     )
-    monkeypatch.setattr(progress, "refined_batch", lambda _: 2)
     monkeypatch.setattr(progress, "log_end_offsets", lambda *_, **__: {})
     progress.refresh_progress(reporter, ingest_of(scene, {}), active)
     assert reporter.status.left_to_spark == {"it has too many rows to merge at once": 2}

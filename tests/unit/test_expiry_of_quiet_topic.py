@@ -12,7 +12,6 @@ from include.declare.pipeline import Retention
 from include.ground.settings import Settings
 from spark_jobs.backends.release import Release
 from spark_jobs.layers.bronze import BronzeBatch, commit_quiet_batch
-from spark_jobs.stream import expiry
 from spark_jobs.stream.expiry import _expiring
 
 RECORDS = 5
@@ -27,7 +26,7 @@ def history(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> GrownHistory
     bronze, facts = found.release.writer.bronze, {"dataset": "flights", "topic_id": "t", "query_id": "q", "epoch": 1}
     for number in (RECORDS, RECORDS + 1):
         commit_quiet_batch(bronze, BronzeBatch(number, "flights/bronze/g1", RECORDS - 1, {0: (9, 9)}, facts))
-    monkeypatch.setattr(expiry, "refined_batch", lambda _: RECORDS + 1)
+    monkeypatch.setattr(Release, "refined_batch", RECORDS + 1)
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +22,6 @@ from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKin
 from spark_jobs.backends.local import identity_index
 from spark_jobs.backends.local.identities import IdentityLookup
 from spark_jobs.backends.local.identity_index import IdentityIndex, index_file
-from spark_jobs.stream import active_releases
 from spark_jobs.stream.active_releases import ActiveReleases
 from spark_jobs.tables.delta_table import Table
 
@@ -166,11 +165,10 @@ def test_owner_builds_an_index_with_wrong_entries_again_on_request(silver: Index
     silver.restart()
     assert silver.candidates([1, 48]) == []
     backend = SimpleNamespace(rebuild_identities=lambda writer: writer.identities.rebuild())
-    owner = SimpleNamespace(backend=backend, writer=SimpleNamespace(identities=silver.lookup))
+    owner = SimpleNamespace(backend=backend, refined_batch=9, writer=SimpleNamespace(identities=silver.lookup))
     published: Any = SimpleNamespace(name="aaa", release=owner)
     active = ActiveReleases(Settings(), Mock(), Mock(), published)
-    with patch.object(active_releases, "refined_batch", lambda _: 9):
-        response = active.answer(OwnerRequest("", RequestKind.REBUILD_IDENTITIES, "aaa"))
+    response = active.answer(OwnerRequest("", RequestKind.REBUILD_IDENTITIES, "aaa"))
     assert (response.refused, response.done) == ("", {"aaa": 50})
     assert silver.candidates([1, 48]) == ["e1", "e48"]
 

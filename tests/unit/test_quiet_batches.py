@@ -172,9 +172,8 @@ def test_a_run_ends_before_each_batch_with_which_a_partition_wakes(
 def due(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> tuple[Ingest, QuietCommits, Mock]:
     """Return ingest of a topic of which all is quiet, and refined, and a table that waits."""
     ingest = started(scene)
-    monkeypatch.setattr(upkeep, "refined_batch", lambda _: ingest.last_batch)
     monkeypatch.setattr(upkeep, "is_awaited", awaited := Mock(return_value=True))
-    released = Mock()
+    released = Mock(refined_batch=ingest.last_batch)
     released.dataset.pipeline.idle = timedelta(0)
     ingest.committed -= RESTING_SECONDS
     ingest.quiet.look(ingest.ingested, ingest.ingested)
@@ -204,12 +203,13 @@ def test_nothing_is_said_for_which_no_table_waits(due: tuple[Ingest, QuietCommit
 
 
 def test_nothing_is_said_while_batches_come_or_wait(
-    due: tuple[Ingest, QuietCommits, Mock], monkeypatch: pytest.MonkeyPatch
+    due: tuple[Ingest, QuietCommits, Mock],
 ) -> None:
     ingest, commits, _ = due
-    monkeypatch.setattr(upkeep, "refined_batch", lambda _: LAST - 1)
+    (released,) = commits.releases  # type: ignore[attr-defined]
+    released.refined_batch = LAST - 1
     assert not step(ingest, commits)
-    monkeypatch.setattr(upkeep, "refined_batch", lambda _: LAST)
+    released.refined_batch = LAST
     ingest.committed += RESTING_SECONDS
     assert not step(ingest, commits)
     ingest.committed -= RESTING_SECONDS
@@ -231,23 +231,20 @@ def test_a_broker_that_is_gone_defers_it(
 def test_it_is_decided_again_after_a_promotion(due: tuple[Ingest, QuietCommits, Mock]) -> None:
     ingest, commits, awaited = due
     (before,) = commits.releases  # type: ignore[attr-defined]
-    promoted = Mock()
+    promoted = Mock(refined_batch=ingest.last_batch)
     promoted.dataset.pipeline.idle = timedelta(0)
     awaited.side_effect = lambda release, *_: release is promoted
     assert not commits.step(ingest, [before])
     assert commits.step(ingest, [promoted])
 
 
-def test_a_shadow_that_has_caught_up_gets_its_batch(
-    due: tuple[Ingest, QuietCommits, Mock], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shadow_that_has_caught_up_gets_its_batch(due: tuple[Ingest, QuietCommits, Mock]) -> None:
     ingest, commits, awaited = due
     (published,) = commits.releases  # type: ignore[attr-defined]
-    shadow, refined = Mock(), [LAST - 1]
+    shadow = Mock(refined_batch=LAST - 1)
     awaited.side_effect = lambda release, *_: release is shadow
-    monkeypatch.setattr(upkeep, "refined_batch", lambda release: refined[0] if release is shadow else LAST)
     assert not commits.step(ingest, [published, shadow])
-    refined[0] = LAST
+    shadow.refined_batch = LAST
     assert commits.step(ingest, [published, shadow])
 
 

@@ -39,7 +39,6 @@ from include.ground.settings import Settings
 from include.read.publication import publish
 from include.state.lease import take_lease
 from spark_jobs.backends.local.bronze import commit_bronze
-from spark_jobs.backends.release import refined_batch
 from spark_jobs.backends.spark_session import open_session
 from spark_jobs.jobs.bounded_job import report, run_job
 from spark_jobs.layers.bronze import BronzeBatch, bronze_spec
@@ -81,7 +80,7 @@ class ArrivingDataset:
         """Refresh the gold tables that are refreshed after an interval, and publish."""
         release = self.active.release
         refresh_up_to(release, self.active.lease.epoch, {}, time.time())
-        publish(self.settings, publication_of(self.settings, release, refined_batch(release)))
+        publish(self.settings, publication_of(self.settings, release, release.refined_batch))
 
     def _facts(self) -> Mapping[str, object]:
         topic = self.dataset.pipeline.topic
