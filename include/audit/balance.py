@@ -13,10 +13,7 @@ from typing import Any
 import polars as pl
 import pyarrow.compute as pc
 
-from include.audit.bronze import (
-    CommittedRange,
-    left_over_findings,
-)
+from include.audit.bronze import CommittedRange, left_over_findings
 from include.audit.changed_gold import changed_gold, changed_gold_check
 from include.audit.children import ChildBalance, child_balance
 from include.audit.files import READ_ERRORS, FileCheck, file_check, unreadable_files, unreadable_table

@@ -17,15 +17,7 @@ from include.declare.contract_columns import PEOPLE, ColumnReader, Property, mem
 from include.declare.contract_rules import Rule, RuleModel, referenced_columns, rule_findings, typed_rule
 from include.declare.payload_format import JsonFormat, PayloadFormat
 from include.declare.payloads import DeclaredFormat, FormatOption, declared_format
-from include.declare.yaml_declarations import (
-    SECONDS,
-    Declared,
-    Document,
-    Finding,
-    Key,
-    accepted_names,
-    raise_problems,
-)
+from include.declare.yaml_declarations import SECONDS, Declared, Document, Finding, Key, accepted_names, raise_problems
 from include.ground.optional_packages import import_optional
 
 TYPES_FILE = "column_types.yaml"

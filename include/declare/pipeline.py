@@ -20,16 +20,7 @@ from include.declare.changes import Changes, ChangesGold
 from include.declare.children import BAD_CHILDREN, Children, Elements, child_table
 from include.declare.contract import Contract
 from include.declare.envelopes import ENVELOPES, known_envelope
-from include.declare.gold import (
-    EVERY_RUN,
-    AdditiveGold,
-    ChildGold,
-    Gold,
-    LatestGold,
-    QueryGold,
-    listed_once,
-    pairs,
-)
+from include.declare.gold import EVERY_RUN, AdditiveGold, ChildGold, Gold, LatestGold, QueryGold, listed_once, pairs
 from include.declare.state_by_key import FoldGold, LastGold
 from include.declare.time_zones import UTC_ZONE, TimeZone
 from include.declare.windows import Window

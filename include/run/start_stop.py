@@ -20,22 +20,11 @@ from include.ground.paths import log_path
 from include.ground.ports import EXECUTOR_SECONDS
 from include.ground.processes import IDLE, NoProgress, Waiting, cpu_steps, process_label
 from include.ground.settings import CLONE, Settings
-from include.observe.processes import (
-    is_started,
-    observe_optional,
-    observe_process,
-    observe_processes,
-    started_datasets,
-)
+from include.observe.processes import is_started, observe_optional, observe_process, observe_processes, started_datasets
 from include.run.child_process import driver_environment, end_jobs, launch
 from include.run.kafka_broker import answers, check_broker_prerequisites
 from include.run.reconcile import Policy
-from include.run.runner import (
-    Reporter,
-    Runner,
-    environment_settings,
-    settings_fingerprints,
-)
+from include.run.runner import Reporter, Runner, environment_settings, settings_fingerprints
 from include.run.runner_lease import sole_runner
 from include.state.json_file import StateFileUnreadable
 from include.state.lease import LockHeld, take_lock

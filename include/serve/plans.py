@@ -33,17 +33,7 @@ from include.plans.plan import TRANSITIONS, Compared, Event, Plan, PlanRecord, P
 from include.serve.action_log import UNEXPECTED, error_line, last_actions, log_action
 from include.serve.charts import BAD, GOOD, IDLE, WARNING, Badge, duration
 from include.serve.log_in import UserSession
-from include.serve.pages import (
-    Checked,
-    Console,
-    Shared,
-    address_of,
-    events,
-    page,
-    part,
-    refuse_many,
-    session_of,
-)
+from include.serve.pages import Checked, Console, Shared, address_of, events, page, part, refuse_many, session_of
 
 PAGE = 50
 MOST_PAGES = 10_000

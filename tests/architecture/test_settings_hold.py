@@ -12,13 +12,7 @@ from pyspark.sql import SparkSession
 from source_tree import Module, code
 
 from include.ground.errors import Terminal
-from include.ground.settings import (
-    InvalidSetting,
-    Settings,
-    load_settings,
-    reject_unknown,
-    reject_unsafe,
-)
+from include.ground.settings import InvalidSetting, Settings, load_settings, reject_unknown, reject_unsafe
 from include.ground.settings_profiles import DECIDED, KNOBS
 from spark_jobs.backends.spark_session import GUARDED, open_session, verify_guarded
 

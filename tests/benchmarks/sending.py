@@ -12,14 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from benchmarks.sent_records import SentRecords
 from include.ground.errors import Transient
 from include.ground.kafka_address import client_options
-from include.producers.sending import (
-    Outbox,
-    Pace,
-    Schedule,
-    batching_options,
-    produce,
-    queue_chunk,
-)
+from include.producers.sending import Outbox, Pace, Schedule, batching_options, produce, queue_chunk
 
 POLL_EVERY = 2_000
 # The broker aborts a transaction that is open for longer; this is the longest it allows.

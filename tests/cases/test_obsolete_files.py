@@ -11,14 +11,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from compactable_release import (
-    EARLY,
-    LONG_AGO,
-    assert_same_rows,
-    head_rows,
-    published_rows,
-    reading,
-)
+from compactable_release import EARLY, LONG_AGO, assert_same_rows, head_rows, published_rows, reading
 from deltalake import DeltaTable
 from polars.testing import assert_frame_equal
 from slice_patcher import SlicePatcher

@@ -20,11 +20,7 @@ from spark_jobs.backends.local import rewrites
 from spark_jobs.backends.local.duckdb_session import duckdb_session, write_partitioned
 from spark_jobs.backends.local.rewrites import copy_row_groups, have_same_columns
 from spark_jobs.stream import compaction
-from spark_jobs.stream.compaction import (
-    CompactedTable,
-    compact_tables,
-    compactable_tables,
-)
+from spark_jobs.stream.compaction import CompactedTable, compact_tables, compactable_tables
 from spark_jobs.tables.data_files import DataFile, ParquetWriting, are_of_one_day, write_parquet
 
 

@@ -18,13 +18,7 @@ from include.ground.errors import Refused
 from include.producers import sending
 from include.producers.faults import Shares
 from include.producers.feed import Feed, InvalidEventRange
-from include.producers.manifest import (
-    Ends,
-    ManifestExists,
-    ManifestUnreadable,
-    journal_path,
-    read_manifest,
-)
+from include.producers.manifest import Ends, ManifestExists, ManifestUnreadable, journal_path, read_manifest
 from include.producers.sending import (
     DeliveryFailed,
     Pace,

@@ -23,14 +23,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType, Tim
 from include.declare.gold import AdditiveGold, Gold, LatestGold
 from include.declare.windows import Window, parsed_size
 from spark_jobs.backends.local.backend import LocalBackend
-from spark_jobs.layers.gold_files import (
-    YOUNG,
-    GoldTable,
-    Grain,
-    Grains,
-    PiecePolicy,
-    is_piece,
-)
+from spark_jobs.layers.gold_files import YOUNG, GoldTable, Grain, Grains, PiecePolicy, is_piece
 from spark_jobs.stream.compaction import AUTOMATIC, CompactedTable, compact_group
 from spark_jobs.tables.data_files import DataFile, TableSpec, written_file
 from spark_jobs.tables.delta_table import Table

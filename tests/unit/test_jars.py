@@ -11,14 +11,7 @@ import pytest
 from error_codes import raises
 
 from include.ground.errors import Terminal
-from include.ground.java import (
-    LOCK,
-    Jar,
-    JarMismatch,
-    read_jar_list,
-    require_jars,
-    verify_jar,
-)
+from include.ground.java import LOCK, Jar, JarMismatch, read_jar_list, require_jars, verify_jar
 from infra.jars import fetch as fetching
 from infra.jars.fetch import JARS_IN, cache_folder, cached_path, fetch
 from infra.jars.ivy import SETTINGS, JarsUnavailable, arrived_coordinate, ivy_file, ivy_jar

@@ -27,13 +27,7 @@ from include.plans.dependants import Analysed, DependantsBreak, Effect, Reader, 
 from include.plans.journal import load_plan, save_plan
 from include.plans.lookup import last_applied, plans_of_data
 from include.plans.plan import Member, PlanRecord, ReleaseBuilt, Stage
-from include.read.publication import (
-    Publication,
-    SourceVersion,
-    publish,
-    read_publication,
-    save_shadow_publication,
-)
+from include.read.publication import Publication, SourceVersion, publish, read_publication, save_shadow_publication
 from include.state.owner_requests import (
     OwnerRequest,
     OwnerResponse,

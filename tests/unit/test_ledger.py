@@ -24,10 +24,7 @@ from include.ground.paths import bronze_path, gold_path, rejected_path, silver_p
 from include.ground.settings import Settings
 from include.observe.ledger_reader import OffsetRange, RuleWarnings, open_reader
 from include.observe.ledger_rows import rows_of_commit
-from include.observe.ledger_schema import (
-    FACTS,
-    LedgerMismatch,
-)
+from include.observe.ledger_schema import FACTS, LedgerMismatch
 from include.observe.ledger_writer import (
     Difference,
     LedgerWriter,

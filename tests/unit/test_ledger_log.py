@@ -11,14 +11,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from error_codes import raises
 from ledgered_stream import commit, created
 
-from include.ground.delta_log import (
-    LogDamaged,
-    LogIncomplete,
-    commits,
-    commits_following,
-    log_versions,
-    read_commit,
-)
+from include.ground.delta_log import LogDamaged, LogIncomplete, commits, commits_following, log_versions, read_commit
 from include.ground.errors import Terminal
 
 METADATA = {"app_id": "flights/bronze/g1", "rows": 3}

@@ -18,14 +18,7 @@ from include.ground.settings import Settings
 from include.plans import journal as plan_journal
 from include.plans.index import PlanIndexUnavailable, enter, entry_of, index_path, number_of_plans
 from include.plans.journal import PlanUnknown, load_plan, record_result, save_plan
-from include.plans.lookup import (
-    find_plan,
-    last_applied,
-    newest_plans,
-    next_plan_id,
-    open_plans,
-    rolled_back_by,
-)
+from include.plans.lookup import find_plan, last_applied, newest_plans, next_plan_id, open_plans, rolled_back_by
 from include.plans.plan import BACKFILL, Stage
 
 

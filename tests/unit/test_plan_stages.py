@@ -13,13 +13,7 @@ from include.change.jobs import JobTimedOut
 from include.change.stages import KINDS, NotApproved, SilentReporter, explanation, rebuild, run_plan, stages_of
 from include.ground.settings import Settings
 from include.plans.journal import last_failure
-from include.plans.plan import (
-    KIND_NAMES,
-    REPLAY,
-    PlanRecord,
-    Stage,
-    StageRefused,
-)
+from include.plans.plan import KIND_NAMES, REPLAY, PlanRecord, Stage, StageRefused
 
 PATHS: tuple[tuple[Stage, ...], ...] = (
     (),

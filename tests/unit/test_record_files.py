@@ -20,14 +20,7 @@ import pytest
 
 from include.ground.settings import Settings
 from include.read import record_files
-from include.read.record_files import (
-    FilesUnreadable,
-    estimated_rows,
-    find_files,
-    form_of,
-    lines_of,
-    payloads,
-)
+from include.read.record_files import FilesUnreadable, estimated_rows, find_files, form_of, lines_of, payloads
 
 LINES = [b'{"a": 1}', b"\xff\xfe no text \x01", b'{"b": "\xc3\xa4"}\r', b'{"c": 3} ']
 

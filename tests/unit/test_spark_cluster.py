@@ -15,13 +15,7 @@ from include.ground.ports import HadoopUnknown, MasterUnreachable, master_addres
 from include.ground.settings import InvalidSetting, Settings
 from include.observe.doctor import Verdict, check_spark_master
 from spark_jobs.backends import spark_session
-from spark_jobs.backends.spark_session import (
-    GUARDED,
-    code_archive,
-    master_options,
-    require_executor,
-    spark_master,
-)
+from spark_jobs.backends.spark_session import GUARDED, code_archive, master_options, require_executor, spark_master
 
 MASTER = "spark://127.0.0.1:7077"
 KUBERNETES = "k8s://https://cluster.example:6443"

@@ -23,13 +23,7 @@ from include.ground.paths import silver_path, status_path
 from include.ground.settings import Settings, load_settings
 from include.observe import progress
 from include.observe.ledger_writer import open_writer, project_dataset
-from include.observe.progress import (
-    CatchUpProgress,
-    TopicExtent,
-    observe_catch_up,
-    observe_progress,
-    offsets_behind,
-)
+from include.observe.progress import CatchUpProgress, TopicExtent, observe_catch_up, observe_progress, offsets_behind
 from include.serve.observer import LiveObserver
 from include.state.process_states import (
     BROKER,

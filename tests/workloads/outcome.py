@@ -36,12 +36,7 @@ from include.state.process_states import stream_name
 from include.state.run_files import bootstrap_servers, process_signs
 from workloads.analyses import AnalysisResult, analysed
 from workloads.arrival_orders import OrderComparison
-from workloads.checks import (
-    derived_freshness,
-    freshness,
-    rebuilt,
-    replayed,
-)
+from workloads.checks import derived_freshness, freshness, rebuilt, replayed
 from workloads.oracle_rows import Expected, differing_rows
 from workloads.registry import DERIVED, WORKLOADS, declared_lines, with_sources
 

@@ -18,13 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from include.ground.record_coordinates import FIRST_DATE, LAST_DATE
 from spark_jobs.backends.local.arrow_files import read_arrow, write_arrow
 from spark_jobs.backends.local.prepared_query import ScratchFolder
-from spark_jobs.layers.bronze import (
-    RENAMED,
-    ArrowRecords,
-    BronzeBatch,
-    KafkaRecords,
-    commit_batch,
-)
+from spark_jobs.layers.bronze import RENAMED, ArrowRecords, BronzeBatch, KafkaRecords, commit_batch
 from spark_jobs.tables.data_files import DataFile, write_parquet
 from spark_jobs.tables.delta_table import Table
 

@@ -30,14 +30,7 @@ from include.declare.children import Elements
 from include.declare.dataset import Dataset
 from include.ground.record_coordinates import POSITION
 from include.ground.sql_quoting import sql_literal
-from spark_jobs.backends.backend import (
-    DecisionCounts,
-    Metadata,
-    NeedsSpark,
-    Transaction,
-    ValidatedFiles,
-    run_records,
-)
+from spark_jobs.backends.backend import DecisionCounts, Metadata, NeedsSpark, Transaction, ValidatedFiles, run_records
 from spark_jobs.backends.local.arrow_files import (
     Words,
     are_in,
