@@ -41,11 +41,7 @@ class Differences:
 
 
 def row_differences(
-    duck: DuckSession,
-    table: Table,
-    keys: Sequence[str],
-    shown: Sequence[str],
-    doubles: Sequence[str] = (),
+    duck: DuckSession, table: Table, keys: Sequence[str], shown: Sequence[str], doubles: Sequence[str] = ()
 ) -> Differences:
     """Return how the rows of views `removed` (published) and `added` (recomputed) differ, paired by `keys`.
 

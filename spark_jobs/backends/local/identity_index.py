@@ -367,15 +367,7 @@ class IdentityIndex:
     `identify` returns the identities of the rows of files; `hashing` says how it hashes them.
     """
 
-    def __init__(
-        self,
-        silver: Table,
-        folder: Path,
-        hashing: str,
-        identify: Identify,
-        *,
-        owns: bool,
-    ) -> None:
+    def __init__(self, silver: Table, folder: Path, hashing: str, identify: Identify, *, owns: bool) -> None:
         self._silver, self._folder, self._hashing, self._identify, self._owns = silver, folder, hashing, identify, owns
         self._record: IndexRecord | None = None
         self._segments: list[Segment] = []
