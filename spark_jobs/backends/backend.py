@@ -223,9 +223,7 @@ class Backend(Protocol):
     def run_after(
         self, writer: SilverTables, ahead: ValidatedRun | None, next_bounds: NextBounds, validations: Validations
     ) -> NextRun | None:
-        """Return what validates the run after the next one ahead of it, None where nothing does. `ahead`: the next one,
-        if it is validated already.
-        """
+        """Return what validates the run after the next one (`ahead` if it is validated), None where nothing does."""
 
     def apart(self, writer: SilverTables, folder: Path) -> SilverTables:
         """Return the tables for a process that does not own them: what it keeps of them lies below `folder`."""

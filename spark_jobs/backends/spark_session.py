@@ -39,10 +39,7 @@ def spark_master(settings: Settings) -> str:
 
 
 def master_options(settings: Settings, jars: Sequence[Path], jvm_flags: str) -> dict[str, str]:
-    """Return the options of a session for its master, with the given ones (HEADRACE_SPARK_CONF).
-
-    `jars` and `jvm_flags` are what executors need as drivers do.
-    """
+    """Return the options of a session for its master; executors need `jars` and `jvm_flags` as drivers do."""
     if not settings.spark_master:
         return {**settings.spark_conf, "spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     return {
@@ -85,10 +82,7 @@ def prepare_environment(settings: Settings, python: str) -> None:
 
 
 def require_executor(settings: Settings, spark: SparkSession) -> None:
-    """Wait for the session's first executor; end the session and raise Transient when there is none in time.
-
-    Spark itself waits without end, with a line in its log.
-    """
+    """Wait for the first executor, as Spark would without end; after a time end the session, raise Transient."""
     end, context = time.monotonic() + EXECUTOR_SECONDS, spark.sparkContext._jsc.sc()
     # The driver is one of them.
     while context.getExecutorMemoryStatus().size() < 2:
@@ -105,9 +99,7 @@ def require_executor(settings: Settings, spark: SparkSession) -> None:
 
 
 def require_shared_folder(settings: Settings, spark: SparkSession) -> None:
-    """Raise WrittenRowsMissing unless this host sees what executors write: the tables that they write name their files,
-    which no other host would find.
-    """
+    """Raise WrittenRowsMissing unless this host sees what executors write: tables name files by their paths."""
     folder = settings.state / "spark" / f"shared-{uuid4().hex}"
     # Imported late: a driver begins its session before its modules.
     from spark_jobs.tables.spark_files import write_files

@@ -48,10 +48,7 @@ PACKAGE = "headrace"
 
 
 def new_instance(spark: SparkSession, *sources: Path) -> Any:
-    """Return a new object of the public class in the first source, which is named as the file and takes no arguments.
-
-    It uses the classes in the others.
-    """
+    """Return a new object of the class that the first source is named after; it uses the classes of the others."""
     return _loaded(spark.sparkContext, *sources).newInstance()
 
 

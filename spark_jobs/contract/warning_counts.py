@@ -20,9 +20,7 @@ Counts = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class WarningCounter:
-    """The warning rules of a contract, compiled to aggregates over accepted records; rejected ones are counted by
-    reason.
-    """
+    """A contract's warning rules as aggregates over accepted records; rejected ones are counted by reason."""
 
     rules: tuple[str, ...]
     aggregates: tuple[Column, ...]

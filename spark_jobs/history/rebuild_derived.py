@@ -184,10 +184,7 @@ class DerivedPatch:
         return ("before", "after") if is_applied else ("after", "before")
 
     def refuse_outdated(self, published: Callable[[], DerivedInput]) -> None:
-        """Raise PatchOutdated unless the tables have the rows to take away, and a run would compute the others.
-
-        `published` returns the published run. Raises SourcesGone.
-        """
+        """Raise PatchOutdated unless the tables have the rows to take away, and a run would compute the others."""
         for table in self.tables:
             self._refuse_outdated(table, published)
 

@@ -45,10 +45,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Recomputed:
-    """What a deep audit compared: `records` of bronze, the first batch, and the differences of each table.
-
-    `expired`: the first batch that has not expired.
-    """
+    """What a deep audit compared: bronze's `records`, the first batch, the first not `expired`, each table."""
 
     records: int
     first: int

@@ -35,10 +35,7 @@ WOKEN = "woken"
 
 @dataclass(frozen=True)
 class IdleSet:
-    """The partitions that are idle at the end of a batch.
-
-    `woken`: the last batch up to this one with which a partition ceased to be idle, -1 for none.
-    """
+    """The partitions idle at the end of a batch; `woken`: the last batch at which one ceased to be idle, or -1."""
 
     partitions: frozenset[int] = frozenset()
     woken: int = -1

@@ -104,10 +104,7 @@ def open_source(table: PublishedTable) -> SourceTable:
 def open_sources(
     settings: Settings, names: Mapping[str, str], versions: Mapping[str, SourceVersion]
 ) -> dict[str, SourceTable]:
-    """Return sources at these versions, which are by full name, by the name in queries: `names`.
-
-    Raises PublishedVersionGone.
-    """
+    """Return sources by their name in queries, at versions by full name. Raises PublishedVersionGone."""
     root, used = warehouse(settings), {name: (table, versions[table]) for name, table in names.items()}
     return {
         name: open_source(PublishedTable(table, root / each.path, each.version, "", each.release, each.batch))
@@ -207,8 +204,7 @@ Changes = Mapping[str, FileChanges]
 
 @dataclass(frozen=True)
 class DerivedTable:
-    """A gold table of a derived dataset: its declaration, its open table, and by source the shifts that exclude
-    files."""
+    """A gold table of a derived dataset, open; `shifts`: by source, how it excludes files."""
 
     declared: DerivedGold
     target: GoldTable
@@ -266,10 +262,7 @@ def open_derived_table(
 
 
 def grains_replaced_by(table: DerivedTable, run: DerivedInput, staging: Path) -> ReplacedGrains | None:
-    """Return the rows of the grains that a run touches, as its sources give them; None when it touches none.
-
-    The grains are written into the folder `staging`.
-    """
+    """Return the rows of the grains that a run touches, None when it touches none; `staging` gets the grains."""
     write_folder(_touched(table, run), staging)
     if not parquet_rows(parquet_files(staging)):
         return None

@@ -127,10 +127,7 @@ def _rows_of(paths: Sequence[Path], columns: Sequence[str], most: int = MOST_GRA
 
 
 def column_spans(written: Sequence[Path], column: str) -> Spans:
-    """Return the spans of a column in files, from their footers.
-
-    A null lies in no span, so the spans are not known then.
-    """
+    """Return the spans of a column in files, from their footers; None: not known, as with a null, which has none."""
     if any(may_have_nulls(path, column) for path in written):
         return None
     found = [bounds for path in written for bounds in bounds_of(path, (column,))]
@@ -159,10 +156,7 @@ def history_of(gold: Gold, fresh: Sequence[DataFile]) -> datetime | None:
 
 
 def silver_within(gold: Gold, silver: Table, spans: Spans, since: datetime | None = None) -> list[DataFile]:
-    """Return silver's files that may have rows of the grains whose first column lies in one of the spans.
-
-    Only rows since an event time count, if one is given.
-    """
+    """Return silver's files that may have rows of grains whose first column is in one of the spans, `since` a time."""
     window = gold.window
     if window is not None and spans is not None:
         spans = [(window.begin(_start(low)), window.end(_start(high))) for low, high in spans]

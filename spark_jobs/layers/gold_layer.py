@@ -43,10 +43,7 @@ from spark_jobs.tables.failpoints import Step, pass_step
 
 @dataclass(frozen=True)
 class SilverPart:
-    """Rows of silver: those of batches [first, last] in `files`, and of their windows those in [since, until).
-
-    None bounds nothing.
-    """
+    """Rows of silver: batches [first, last] in `files`, windows in [since, until) of them. None bounds nothing."""
 
     files: Sequence[DataFile]
     first: int
@@ -239,10 +236,7 @@ def write_gold(
 
 
 def late_and_open_files(target: GoldTable, update: GoldUpdate, touched: list[DataFile]) -> list[DataFile]:
-    """Return the table's files that may have grains of late rows, which are in `touched`, or sessions that were open.
-
-    Closed windows are new to it.
-    """
+    """Return the files that may have grains of late rows, among `touched`, or open sessions; closed ones are new."""
     late = update.late.files if update.late else ()
     found = target.near_sessions(late, touched) if late else []
     if update.sessions is None:

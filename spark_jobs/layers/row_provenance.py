@@ -17,10 +17,7 @@ PROVENANCE = ("_first_batch", "_last_batch", "_revision")
 
 @dataclass(frozen=True)
 class ReplacedGrains:
-    """The rows of a gold table that take the place of its `stale` ones at a batch, or run.
-
-    `files` may have stale rows, and `others`.
-    """
+    """The rows that replace a gold table's `stale` ones at a batch, or run; `files` may have these and `others`."""
 
     fresh: DataFrame
     stale: DataFrame

@@ -138,10 +138,7 @@ def read_heads(records: Sequence[Path]) -> Iterable[bytes]:
 
 @dataclass(frozen=True)
 class PayloadSchemas:
-    """The schemas of a dataset's records; without `learns` the registry is never queried.
-
-    `verified`: the ids that this process has compared with the registry, once each.
-    """
+    """The schemas of a dataset's records. `learns`: whether the registry is queried; `verified`: ids compared."""
 
     settings: Settings
     dataset: Dataset

@@ -50,9 +50,7 @@ POSITIONS = StructType([REJECTED[name] for name in POSITION])
 
 @dataclass(frozen=True)
 class Month:
-    """The partition of rows: the month of an event time, or of an arrival in Kafka. Times that are no arrival are in
-    two months (adr-0019).
-    """
+    """The partition of rows: the month of their event, or of an arrival, which is bounded (adr-0019)."""
 
     time: str
     is_arrival: bool = False

@@ -125,9 +125,7 @@ class ActiveRelease:
         return self.release.backend.run_after(self.release.writer, self.validated, bounds_after, validations)
 
     def refresh(self, settings: Settings, *, publishing: bool) -> bool:
-        """Refresh gold tables whose interval is over; publish them, and commits of a failed run. Return whether there
-        were any.
-        """
+        """Refresh gold whose interval is over; publish it, and commits of a failed run; return whether any was."""
         if time.monotonic() < self.check_at:
             return False
         self.check_at = time.monotonic() + CHECK_SECONDS
@@ -343,10 +341,7 @@ def catch_up_release(settings: Settings, shadow: ActiveRelease, published: Relea
 
 
 def refuse_incomplete(release: Release, last: int) -> None:
-    """Raise Terminal unless silver and rejected have as many records as bronze up to batch `last`.
-
-    Only batches that have expired from none of the tables count.
-    """
+    """Raise Terminal unless silver and rejected have bronze's records up to batch `last`, expired ones aside."""
     writer = release.writer
     first = first_complete_batch(writer)
     rows = sum(table.count_rows(first, last) for table in (writer.silver, writer.rejected))

@@ -136,10 +136,7 @@ class DerivedRelease(Owned):
         return [table for table in self._sources if table not in published]
 
     def build(self, versions: Mapping[str, SourceVersion]) -> Publication:
-        """Compute everything over these versions of the sources, by full name, unless that is done.
-
-        Return what the release would publish. Raises SourcesGone.
-        """
+        """Compute everything over these versions, by full name, once; return its publication. Raises SourcesGone."""
         current = {table: versions.get(table) or self.current_sources()[table] for table in self._sources}
         last = self._last_publication()
         if last is not None and last.sources == current:
@@ -188,10 +185,7 @@ class DerivedRelease(Owned):
         return True
 
     def readable_versions(self, used: Mapping[str, SourceVersion], new: Mapping[str, SourceVersion]) -> Versions:
-        """Return the versions of the sources to compute over: `new` tables, and the used ones or the published ones.
-
-        Raises SourcesLackColumns.
-        """
+        """Return the versions to compute over: `new`, else used or published ones. Raises SourcesLackColumns."""
         current = self.current_sources() | dict(new)
         own = {table: used.get(table) or current[table] for table in self._sources} | dict(new)
         own, current = ({table: each[table] for table in self._sources} for each in (own, current))

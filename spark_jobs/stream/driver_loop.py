@@ -42,10 +42,7 @@ class Source:
         return False
 
     def step_between_runs(self, *, is_halted: bool) -> bool:
-        """Do other work of the source if there is no run; return whether there was any.
-
-        `is_halted`: the next run waits because the last one failed.
-        """
+        """Do other work if there is no run, or it waits after a failure (`is_halted`); return whether there was any."""
         return False
 
     def keep_up(self) -> bool:
@@ -85,10 +82,7 @@ class DriverLoop:
         self.compaction = declared_compaction(self.owned.settings)
 
     def run(self) -> str:
-        """Run until `stop` is set, or the driver may sleep, then drain; return the final state of the driver.
-
-        Raises LeaseLost, Terminal and what NOT_RETRIED names.
-        """
+        """Run until `stop` or sleep, then drain; return the final state. Raises Terminal and what NOT_RETRIED names."""
         try:
             self._run()
         except BaseException:

@@ -41,9 +41,7 @@ LONGEST_BUILD = timedelta(days=7)
 
 
 def protected_versions(settings: Settings, releases: Sequence[Release]) -> Mapping[Path, set[int]]:
-    """Return by table the versions that are published, those that publishing another release would show, and those
-    that a release which is being built inherits.
-    """
+    """Return by table the versions that are published, that a rollback would show, or that a build inherits."""
     root, kept = warehouse(settings), dict[Path, set[int]]()
     for path, version in _inherited_versions(settings, releases[0].dataset.name):
         kept.setdefault(path, set()).add(version)
@@ -87,9 +85,7 @@ def retained_tables(settings: Settings, releases: Sequence[Release]) -> Retained
 
 
 def files_to_delete(retained: RetainedTables, table: Table, *, sweep: bool = False) -> list[Path]:
-    """Return the files of a table to delete; none while a job reads tables. `sweep` also lists the table's folder, to
-    find files of crashed writers.
-    """
+    """Return the files of a table to delete; none while a job reads tables. `sweep`: also those of crashed writers."""
     if not is_free(retained.reading_lock) or (protected := retained.protected()) is None:
         return []
     path = table.spec.path
@@ -112,9 +108,7 @@ def delete_obsolete_files(table: Table, files: list[Path], end: float) -> int:
 
 @dataclass
 class StoredDeletion:
-    """Deletes obsolete objects of the object store in a thread: runs do not wait for lists of logs, or for a store
-    that is away.
-    """
+    """Deletes obsolete objects of the object store in a thread: runs do not wait for a store that is away."""
 
     _thread: threading.Thread | None = None
 
@@ -140,10 +134,7 @@ def _delete_stored(settings: Settings, kept: Mapping[Path, set[int]], retention:
 
 @dataclass
 class AutomaticDeletion(AutomaticStep[Callable[[], RetainedTables]]):
-    """Checks each table twelve times per retention, and deletes for a second between two runs.
-
-    `stored` deletes in the object store meanwhile.
-    """
+    """Checks each table twelve times per retention, deletes for a second between two runs, here and in `stored`."""
 
     failure = "obsolete files were not deleted, the next check tries again"
     stored: StoredDeletion = field(default_factory=StoredDeletion)
@@ -248,10 +239,7 @@ def _expiring(releases: Sequence[Release], now: datetime) -> Iterator[_ExpiringT
 
 
 def _expiring_silver(releases: Sequence[Release], last: int, now: datetime, age: timedelta) -> Iterator[_ExpiringTable]:
-    """Yield silver and rejected of each release; their age is counted from the newest records' arrival.
-
-    Future records arrive after them, also when the stream is behind.
-    """
+    """Yield silver and rejected of each release; their age is counted from the last arrival, also if behind."""
     bronze = releases[0].writer.bronze
     arrived = _arrival(bronze, last, now)
     if arrived is None:

@@ -77,10 +77,7 @@ def newest_files(bronze: Table) -> list[DataFile]:
 
 
 def size_in_topic(bootstrap: str, topic: str, starts: Mapping[int, int]) -> tuple[int, int]:
-    """Return the number of a few records from these offsets by partition on, and the bytes of their keys and values.
-
-    Raises BrokerUnreachable.
-    """
+    """Return the number of a few records from these offsets on, and their bytes. Raises BrokerUnreachable."""
     with record_reader(bootstrap, topic) as read:
         records = [one for partition, start in starts.items() for one in read(partition, start, start + SAMPLED)]
     return len(records), sum(len(one.key or b"") + len(one.value or b"") for one in records)

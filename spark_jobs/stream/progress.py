@@ -154,10 +154,7 @@ def has_records(ingest: Ingest, log_end: Mapping[int, int]) -> bool:
 
 
 def lag_seconds(ingest: Ingest, refined: int, log_end: Mapping[int, int], now: float) -> float | None:
-    """Return the age in seconds of the oldest bronze record after batch `refined`.
-
-    0 when all of Kafka is published, None while only records wait that bronze lacks.
-    """
+    """Return the age of the oldest record of bronze after `refined`; 0: none waits, None: some, outside of bronze."""
     waiting = ingest.bronze.batch_files(refined + 1, sys.maxsize)
     if waiting:
         return round(max(0.0, now - _oldest_arrival_ms(ingest.bronze, waiting, refined + 1, now * 1000) / 1000), 3)

@@ -154,10 +154,7 @@ def commit_silver(release: Release, run: RefineRun, following: NextRun | None = 
 
 
 def commit_gold(release: Release, run: RefineRun, now: float | None = None, decided: DecidedRun | None = None) -> None:
-    """Commit a run to every gold table; tables with an interval that is over at `now` catch up.
-
-    Raises OwnershipLost, GoldFailed.
-    """
+    """Commit a run to every gold table; tables whose interval is over at `now` catch up. Raises GoldFailed."""
 
     def commit(target: GoldTable) -> None:
         update = update_of_run(target, release.writer, run, now)
@@ -172,10 +169,7 @@ def commit_gold(release: Release, run: RefineRun, now: float | None = None, deci
 
 
 def refresh_gold(release: Release, target: GoldTable, upto: int, epoch: int, now: float) -> None:
-    """Bring a table with an interval up to batch `upto` between two runs; the commit belongs to no run.
-
-    Raises OwnershipLost, GoldFailed.
-    """
+    """Bring a table with an interval up to batch `upto` between two runs. Raises OwnershipLost, GoldFailed."""
     update = refresh_update(release.writer.silver, refresh_state(target), upto, now)
     transaction = Transaction(refresh_app_id(target.app_id), upto)
     _commit_update(release, target, update, transaction, facts_of(release.writer.dataset, epoch))

@@ -38,10 +38,7 @@ def write_arrow(rows: DataFrame, folder: Path) -> list[Path]:
 
 
 def added_files(folder: Path, write: Callable[[Path], object]) -> list[Path]:
-    """Add the Arrow files that `write` writes into the folder it is given, in the order of their names; return them.
-
-    Nothing is left of what fails.
-    """
+    """Add the Arrow files that `write` writes into a folder, by name; return them. Of what fails nothing is left."""
     unfinished = folder / UNFINISHED / uuid4().hex
     unfinished.mkdir(parents=True)
     try:

@@ -159,10 +159,7 @@ class IdentityLookup:
         return (self._written[0], self._written[1].identities) if self._written is not None else None
 
     def _note_change(self, change: Change) -> None:
-        """Keep the rows that were just written in memory, if nothing else changed.
-
-        A patch may have added a record that is in memory as a duplicate, with another identity.
-        """
+        """Keep the rows just written in memory, unless a patch may have changed the identity of a record there."""
         if change == "nothing":
             return
         written, self._written = self._written, None
@@ -233,10 +230,7 @@ def rank_copies(duck: DuckSession, dataset: Dataset, fresh: str, known: str) -> 
 
 
 def _suspects(duck: DuckSession, identity: str, fresh: str, known: str) -> Words:
-    """Return the hashes that several rows of `fresh` have, or one of them and one of `known`.
-
-    Sorting them finds the former in a tenth of the time that a group by takes.
-    """
+    """Return hashes that `fresh` has twice, or shares with `known`. Sorting takes a tenth of a group by's time."""
     marks = np.sort(duck.arrays(MARKS.format(identity=identity, rows=fresh))["_mark"])
     duck.view_arrow("marks", pa.table({"_mark": marks}))
     earlier = duck.arrays(f"{MARKS.format(identity=identity, rows=known)} semi join marks using (_mark)")["_mark"]

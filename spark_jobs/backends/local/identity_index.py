@@ -119,10 +119,7 @@ def boot_id() -> str:
 
 
 def find_places(segments: Sequence[Segment], given: Identities, horizon_us: int) -> tuple[Words, Words]:
-    """Return the sorted places of entries that share a hash with `given` and may lie within the horizon of it.
-
-    The second result are the sorted hashes that they share.
-    """
+    """Return the sorted places that share a hash with `given` and may be within the horizon; and these hashes."""
     found, shared = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
     if len(given.hashes):
         horizon = min(horizon_us, LONGEST_HORIZON_US)
@@ -250,10 +247,7 @@ def _tier(rows: int) -> int:
 
 
 def merged(folder: Path, segments: Sequence[Segment], name: str) -> Segment:
-    """Write one segment of several, with this name.
-
-    Hashes are uniform, so equal ranges of them are slices of about equal size.
-    """
+    """Write one segment of several. Hashes are uniform, so equal ranges of them are slices of about equal size."""
     rows = 0
     slices = 1 + sum(segment.record.rows for segment in segments) // SLICE
     edges = np.array([2**64 * number // slices for number in range(1, slices)], np.uint64)
@@ -374,9 +368,7 @@ class IdentityIndex:
         self._merges = SegmentMerges(folder)
 
     def find(self, given: Identities, horizon_us: int, written: Written | None) -> Found:
-        """Return the sorted places where silver may have rows with these identities, the hashes that they share,
-        silver's files that the index lacks, and what has changed.
-        """
+        """Return the sorted places of possible rows, the hashes shared, the files not indexed, what has changed."""
         change, unindexed = (self.advance(written), set[str]()) if self._owns else ("nothing", self._open())
         return *find_places(self._segments, given, horizon_us), unindexed, change
 

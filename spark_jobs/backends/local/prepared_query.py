@@ -159,10 +159,7 @@ class Slot:
         return list(self._schema.names)
 
     def fill(self, rows: pa.Table) -> None:
-        """Exchange the rows for others with the slot's columns, or those that its query reads.
-
-        Raises SlotFull; the slot is not to be read then.
-        """
+        """Exchange the rows, all columns or those that the query reads. SlotFull: the slot is not to be read then."""
         if rows.nbytes > SLOT_BYTES:
             raise SlotFull
         each = -(-len(rows) // len(self._files))
@@ -297,9 +294,7 @@ def _exchange(file: Path, content: memoryview) -> None:
 
 
 def uncompressed_bytes(file: Path) -> int:
-    """Return the bytes of a file's rows before compression, from its footer: as Arrow they are as many or, where a
-    dictionary holds equal values once, more.
-    """
+    """Return the bytes of a file's rows before compression, from its footer: as Arrow they are as many, or more."""
     footer = pq.read_metadata(file)
     return sum(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups))
 
@@ -398,10 +393,7 @@ class PreparedSilver:
         self._begun.update(begun)
 
     def projection(self, schema: StructType, cache_key: CacheKey, build: Build) -> RowProjection | None:
-        """Return what `build` makes of rows of a schema, as a projection; None if it is none (adr-0017).
-
-        Waits for one that is being built.
-        """
+        """Return what `build` makes of rows as a projection, once it is built; None if it is none (adr-0017)."""
         if begun := self._begun.pop(cache_key, None):
             # What failed is built again, so that the run reports its error.
             with suppress(Exception):
@@ -414,10 +406,7 @@ class PreparedSilver:
 
 
 def begin_projection(spark: SparkSession, schema: StructType, build: Build) -> Projecting:
-    """Begin to build in a thread what `PreparedSilver.projection` returns; return its future.
-
-    A process that ends meanwhile waits for it.
-    """
+    """Return the future of `PreparedSilver.projection`, built in a thread, for which a process that ends waits."""
     pool = ThreadPoolExecutor(1, "projection")
     building = pool.submit(row_projection, spark, schema, build)
     pool.shutdown(wait=False)
@@ -443,10 +432,7 @@ class PreparedQueries(Generic[Query]):
         cache_key: CacheKey,
         build: Callable[[DataFrame], Query],
     ) -> Query | None:
-        """Return the query `name` over these files, whose columns are `schema`; `build` makes it of their rows.
-
-        None when they have too many rows for a slot.
-        """
+        """Return query `name` over files with columns `schema`, built of their rows; None: too many for a slot."""
         tasks = self._tasks(files)
         slot, key = self._slot(name, tasks, schema), (name, tasks, cache_key)
         try:
@@ -460,9 +446,7 @@ class PreparedQueries(Generic[Query]):
         return self._queries[key]
 
     def _tasks(self, files: Sequence[Path]) -> int:
-        """Return how many tasks, and files of a slot, the records get: as many as they have files, if each core has one
-        then.
-        """
+        """Return how many tasks and files of a slot there are: as many as the records' files, if each core has one."""
         cores, rows = int(self._spark.sparkContext.defaultParallelism), rows_in_files(files)
         if rows <= ROWS_OF_ONE_TASK:
             return 1

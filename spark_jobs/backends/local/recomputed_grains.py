@@ -66,10 +66,7 @@ class RecomputedGrains:
         return self._slot.names if scanned is None else sorted(scanned) or self.gold.grain_columns[:1]
 
     def view(self, duck: DuckSession, silver: Table, sources: Sequence[DataFile], batch: int, name: str) -> None:
-        """Create a view of the query's rows over all rows of table `new`'s grains, from `sources` up to a batch.
-
-        Raises SlotFull when these are too many.
-        """
+        """Create a view of the query's rows over the grains of table `new`, up to a batch. Raises SlotFull."""
         duck.view_table("sources", silver, sources)
         known = f"(select * from sources where _batch_id <= {batch} and {self._condition(duck)})"
         if self.gold.over is not None:

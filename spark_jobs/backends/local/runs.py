@@ -86,9 +86,7 @@ class ValidatedRun:
     folder: Path
 
     def is_current(self, writer: LocalTables) -> bool:
-        """Whether bronze still has these files, no record was decided about since, and the registry has no schema that
-        it lacked.
-        """
+        """Whether bronze has these files, no record was decided about since, and no schema is known that was not."""
         return (
             self.sources == bronze_files(writer, self.batches)
             and self.decided_until == writer.decisions.until()
@@ -166,9 +164,7 @@ class NextRun:
         pool.shutdown(wait=False)
 
     def finish(self) -> None:
-        """Wait until the run is validated, if that has begun. What failed is validated again, and reported, as the
-        current run.
-        """
+        """Wait until the run is validated, if that has begun; what failed is reported when it is the current run."""
         running, self._running = self._running, None
         self._ending.set()
         if running is not None:
@@ -199,10 +195,7 @@ class RunRows:
         self._lock = threading.Lock()
 
     def get(self, over: Elements | None = None) -> pa.Table:
-        """Return the rows, or those of their children.
-
-        Raises NeedsSpark when an expression fails on one of them: Spark's merge names the table.
-        """
+        """Return the rows, or their children's. Raises NeedsSpark when an expression fails: Spark's merge names it."""
         with self._lock:
             if over not in self._known:
                 self._known[over] = self._computed() if over is None else self._of_children(over)

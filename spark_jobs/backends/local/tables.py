@@ -38,10 +38,7 @@ class ChildInputs:
     scratch: ScratchFolder
 
     def of_run(self, duck: DuckSession, silver: str, columns: Sequence[str]) -> pa.Table:
-        """Return the inputs of the elements in a view of silver that has these columns.
-
-        Raises SlotFull, and what an expression raises.
-        """
+        """Return the inputs of the elements in a view of silver. Raises SlotFull, and what an expression raises."""
         rows = self.over.sql(silver, columns)
         if not self.inputs.inputs:
             return duck.arrow(f"select {sql_names(self.inputs.names)} from {rows}")
