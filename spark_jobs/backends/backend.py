@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
@@ -38,8 +38,7 @@ SPLIT_BY_DAY = 4 << 20
 """Bytes from which on a group that is compacted becomes a file for each day."""
 
 
-@dataclass(frozen=True)
-class Transaction:
+class Transaction(NamedTuple):
     """The platform's name of a commit: an app id (`include/ground/app_ids.py`), and its number, which commits once."""
 
     app_id: str

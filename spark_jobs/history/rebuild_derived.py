@@ -156,7 +156,7 @@ def commit_grains(
         backend.replace_grains(target, replaced, transaction, stated)
     else:
         stated |= {"rows": 0, "total": target.table.rows}
-        target.table.commit(transaction.app_id, transaction.version, stated, [])
+        target.table.commit(*transaction, stated, [])
 
 
 @dataclass(frozen=True)

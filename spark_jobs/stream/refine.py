@@ -184,16 +184,15 @@ def _commit_update(
     decided: DecidedRun | None = None,
 ) -> None:
     """Merge an update into one table, by Spark where the backend cannot; one without rows is committed too."""
-    named = transaction.app_id, transaction.version
     with failure_named(release.writer.dataset.name, target.table):
         if not update.parts:
-            commit_merged(target, update, named, facts)
+            commit_merged(target, update, transaction, facts)
             return
         try:
             release.backend.merge(target, release.writer, update, transaction, facts, decided)
         except NeedsSpark as needed:
             release.needed_spark[needed.reason] += 1
-            merge_by_spark(target, release.writer, update, named, facts)
+            merge_by_spark(target, release.writer, update, transaction, facts)
 
 
 def silver_metadata(writer: SilverTables, run: RefineRun, counts: DecisionCounts) -> dict[str, Any]:

@@ -434,14 +434,14 @@ def merge(
     type: Spark fails on it as well, and names the cause.
     """
     planned, fresh, batch = tables.merges[target.gold.name], rows.get(target.gold.over), transaction.version
-    folder = merge_folder(target, (transaction.app_id, batch), facts)
+    folder = merge_folder(target, transaction, facts)
     try:
         old, added, changed = _merged(planned, target, tables.silver, fresh, folder, batch)
     except (SlotFull, duckdb.OutOfMemoryException) as error:
         raise NeedsSpark("its rows are too many for memory") from error
     except (duckdb.DataError, pa.ArrowInvalid) as error:
         raise NeedsSpark("a value does not fit its type") from error
-    commit_merged(target, update, (transaction.app_id, batch), facts, added, old, changed)
+    commit_merged(target, update, transaction, facts, added, old, changed)
 
 
 def _merged(

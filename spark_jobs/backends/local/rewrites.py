@@ -167,7 +167,7 @@ class Rewrites:
         added = table.written_files(attempt) if kept else []
         if sum(file.rows for file in files) - sum(file.rows for file in added) != metadata["rows_removed"]:
             raise RowsUnaccounted(table.spec.name, (0, before - 1), "files of expired batches do not add up")
-        table.commit(transaction.app_id, transaction.version, metadata, added, files)
+        table.commit(*transaction, metadata, added, files)
 
     def replace(
         self, table: Table, month: Month, removed: Path, added: Path, transaction: Transaction, metadata: Metadata
@@ -187,7 +187,7 @@ class Rewrites:
         if found != expected:
             why = f"{found} rows were to be written instead of {expected}: rows have changed"
             raise RowsUnaccounted(table.spec.name, (-1, transaction.version), why)
-        table.commit(transaction.app_id, transaction.version, metadata, written, old)
+        table.commit(*transaction, metadata, written, old)
 
     def replace_grains(
         self, target: GoldTable, replaced: ReplacedGrains, transaction: Transaction, metadata: Metadata
@@ -199,4 +199,4 @@ class Rewrites:
         added, _ = write_gold(target, rows, folder, old, replaced.batch)
         pass_step(Step.GOLD_WRITTEN, replaced.batch)
         counts = {"rows": rows_of(added), "total": table.rows - rows_of(old) + rows_of(added)}
-        table.commit(transaction.app_id, transaction.version, {**metadata, **counts}, added, old)
+        table.commit(*transaction, {**metadata, **counts}, added, old)

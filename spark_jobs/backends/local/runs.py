@@ -238,10 +238,10 @@ class LocalRun:
     rows: RunRows
 
     def commit_silver(self, transaction: Transaction, metadata: Metadata) -> None:
-        self.tables.silver.commit(transaction.app_id, transaction.version, metadata, self.silver)
+        self.tables.silver.commit(*transaction, metadata, self.silver)
 
     def commit_rejected(self, transaction: Transaction, metadata: Metadata) -> None:
-        self.tables.rejected.commit(transaction.app_id, transaction.version, metadata, self.rejected)
+        self.tables.rejected.commit(*transaction, metadata, self.rejected)
 
     def release(self) -> None:
         """Nothing is held: the files of the validated records are deleted when the tables' files are written."""
