@@ -27,7 +27,6 @@ from spark_jobs.contract.record_reader import is_of_json, structure_faults
 UNREAD = "_unread"
 """The column of records in another format than JSON: a rule and its detail, null where the payload was read."""
 UNREAD_TYPE = "struct<rule:string,detail:string>"
-WIRE_FORMAT = "wire_format"
 
 
 def unread(rule: str | Column, detail: Column) -> Column:
@@ -41,36 +40,19 @@ def too_large(contract: Contract) -> Column:
     return F.when(size > contract.limits.bytes, unread("size", size.cast("string")))
 
 
-@dataclass(frozen=True)
-class WireFrame:
-    """The wire format of a record's `value`: the schema's id and the payload; else the reason why it has none."""
-
-    schema: Column
-    payload: Column
-    fault: Column
-
-    @classmethod
-    def of_value(cls) -> WireFrame:
-        """Return what the column `value` has."""
-        value = F.col("value")
-        is_framed = (F.octet_length(value) >= HEADER_BYTES) & (F.hex(F.substring(value, 1, 1)) == "00")
-        number = F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).try_cast("long")
-        fault = F.when(value.isNotNull() & ~is_framed, unread(WIRE_FORMAT, F.hex(F.substring(value, 1, HEADER_BYTES))))
-        return cls(F.when(is_framed, number), F.when(is_framed, F.expr(f"substring(value, {HEADER_BYTES + 1})")), fault)
-
-
 CSV_LINE = Path(__file__).with_name("CsvLine.java")
 READ = StructType().add("rule", "string").add("detail", "string").add("json", "binary")
-AVRO_JSON, PROTOBUF_JSON = (
-    [Path(__file__).with_name(f"{name}.java") for name in (reader, "FramedJson", "JsonBytes")]
-    for reader in ("AvroJson", "ProtobufJson")
-)
+READ_BY = {AvroFormat.name: "AvroJson", ProtobufFormat.name: "ProtobufJson"}
 CHANGE_ENVELOPE = Path(__file__).with_name("ChangeEnvelope.java")
 
 
 def _framed_json(contract: Contract, schemas: Sequence[RegisteredSchema], bronze: DataFrame) -> DataFrame:
-    frame = WireFrame.of_value()
-    return bronze.withColumns({"value": frame.payload, UNREAD: frame.fault})
+    """Return the records with what follows the zero byte and the schema's id as `value`, and UNREAD."""
+    value = F.col("value")
+    is_framed = (F.octet_length(value) >= HEADER_BYTES) & (F.hex(F.substring(value, 1, 1)) == "00")
+    fault = F.when(value.isNotNull() & ~is_framed, unread("wire_format", F.hex(F.substring(value, 1, HEADER_BYTES))))
+    payload = F.when(is_framed, F.expr(f"substring(value, {HEADER_BYTES + 1})"))
+    return bronze.withColumns({"value": payload, UNREAD: fault})
 
 
 def _text(contract: Contract, schemas: Sequence[RegisteredSchema], bronze: DataFrame) -> DataFrame:
@@ -94,46 +76,35 @@ def _csv(contract: Contract, schemas: Sequence[RegisteredSchema], bronze: DataFr
     return _translated(contract, function, bronze)
 
 
-def _avro(contract: Contract, schemas: Sequence[RegisteredSchema], bronze: DataFrame) -> DataFrame:
-    return _by_schema(contract, schemas, bronze, new_instance(bronze.sparkSession, *AVRO_JSON))
-
-
-def _protobuf(contract: Contract, schemas: Sequence[RegisteredSchema], bronze: DataFrame) -> DataFrame:
-    return _by_schema(contract, schemas, bronze, new_instance(bronze.sparkSession, *PROTOBUF_JSON))
-
-
-def _by_schema(contract: Contract, schemas: Sequence[RegisteredSchema], bronze: DataFrame, function: Any) -> DataFrame:
+def _by_schema(contract: Contract, schemas: Sequence[RegisteredSchema], bronze: DataFrame) -> DataFrame:
     """Return the records with the JSON that a function makes of each by its schema."""
+    names = (READ_BY[contract.payload.name], "FramedJson", "JsonBytes")
+    function = new_instance(bronze.sparkSession, *(Path(__file__).with_name(f"{name}.java") for name in names))
     function.limit(contract.limits.depth)
     for is_text in (True, False):
         for path in paths_read(columns_read(contract), of_text=is_text):
             function.read(list(path), is_text)
     for schema in schemas:
         is_own = schema.type == contract.payload.schema_type
-        text, why = SCHEMAS[schema.type](function, schema) if is_own else ("", f"is of type {schema.type}")
+        try:
+            text, why = SCHEMAS[schema.type](function, schema.text) if is_own else ("", f"is of type {schema.type}")
+        except SchemaUnusable as error:
+            text, why = "", str(error)
         function.schema(schema.id, text, why)
     return _translated(contract, function, bronze)
 
 
-def _avro_schema(function: Any, schema: RegisteredSchema) -> tuple[str, str | None]:
-    """Return a schema as the reader gets it, and why records cannot be read by it."""
-    try:
-        _ = avro_record(schema.text)
-    except SchemaUnusable as error:
-        return "", str(error)
-    refused = function.refused(schema.text)
-    return schema.text, None if refused is None else f"is refused by Avro: {refused}"
+def _avro_schema(function: Any, text: str) -> tuple[str, str | None]:
+    _ = avro_record(text)
+    refused = function.refused(text)
+    return text, None if refused is None else f"is refused by Avro: {refused}"
 
 
-def _protobuf_schema(function: Any, schema: RegisteredSchema) -> tuple[str, str | None]:
-    try:
-        return protobuf_schema(schema.text).text, None
-    except SchemaUnusable as error:
-        return "", str(error)
-
-
-SCHEMAS = {AVRO: _avro_schema, PROTOBUF: _protobuf_schema}
-"""By type: schema → text for the reader, and why it is not used."""
+SCHEMAS: Mapping[str, Callable[[Any, str], tuple[str, str | None]]] = {
+    AVRO: _avro_schema,
+    PROTOBUF: lambda _, text: (protobuf_schema(text).text, None),
+}
+"""By type: reader and schema → text for the reader, and why records cannot be read by it. Raises SchemaUnusable."""
 
 
 def _translated(contract: Contract, function: Any, bronze: DataFrame) -> DataFrame:
@@ -148,8 +119,8 @@ def _translated(contract: Contract, function: Any, bronze: DataFrame) -> DataFra
 
 
 READERS: Mapping[str, Callable[[Contract, Sequence[RegisteredSchema], DataFrame], DataFrame]] = {
-    AvroFormat.name: _avro,
-    ProtobufFormat.name: _protobuf,
+    AvroFormat.name: _by_schema,
+    ProtobufFormat.name: _by_schema,
     JsonSchemaFormat.name: _framed_json,
     TextFormat.name: _text,
     CsvFormat.name: _csv,

@@ -371,16 +371,11 @@ def _reasons(contract: Contract) -> list[Expression]:
 
 def _rules(contract: Contract) -> list[FieldRule]:
     rules = [rule for c in contract.columns for rule in value_rules(c, contract, F.col("_timestamp"))]
-    return [
-        *rules,
-        *(_distinct_children(each) for each in contract.children if each.identity),
-        *rejecting_rules(contract),
-    ]
-
-
-def _distinct_children(children: Children) -> FieldRule:
-    holds, reasons = is_distinct(children)
-    return FieldRule("", children.column, holds, F.lit(None), reasons=reasons)
+    for children in contract.children:
+        if children.identity:
+            holds, reasons = is_distinct(children)
+            rules.append(FieldRule("", children.column, holds, F.lit(None), reasons=reasons))
+    return [*rules, *rejecting_rules(contract)]
 
 
 def _is_accepted(contract: Contract) -> Expression:

@@ -65,7 +65,11 @@ def clustered(declared: analyses.KMeans, rows: DataFrame, centres_file: Path) ->
 
 def _final_centres(declared: analyses.KMeans, scaled: DataFrame, file: Path) -> tuple[int, Centres]:
     """Return the number of iterations (Lloyd's) and the centres after them, from the first or the written ones on."""
-    iteration, centres = _read_centres(file) or (1, _first_centres(declared, scaled))
+    if file.exists():
+        iteration, centres = json.loads(file.read_text("utf-8")).values()
+    else:
+        first = KMeans(k=declared.clusters, seed=declared.seed, maxIter=1).fit(scaled).clusterCenters()
+        iteration, centres = 1, sorted([float(value) for value in centre] for centre in first)
     _write_centres(file, iteration, centres)
     while iteration < declared.iterations:
         following = next_centres(scaled, centres)
@@ -75,11 +79,6 @@ def _final_centres(declared: analyses.KMeans, scaled: DataFrame, file: Path) -> 
         if moved <= TOLERANCE:
             break
     return iteration, centres
-
-
-def _first_centres(declared: analyses.KMeans, scaled: DataFrame) -> Centres:
-    model = KMeans(k=declared.clusters, seed=declared.seed, maxIter=1).fit(scaled)
-    return sorted([float(value) for value in centre] for centre in model.clusterCenters())
 
 
 def next_centres(points: DataFrame, centres: Centres) -> Centres:
@@ -94,21 +93,9 @@ def next_centres(points: DataFrame, centres: Centres) -> Centres:
 
 def _nearest(centres: Centres) -> Column:
     """Return the number of the centre that is nearest to a point; of equal ones the first."""
-    distances = F.array(*(_distance(centre) for centre in centres))
+    point = [[(F.col(POINT)[axis] - F.lit(value)) ** 2 for axis, value in enumerate(centre)] for centre in centres]
+    distances = F.array(*(reduce(add, squares) for squares in point))
     return (F.array_position(distances, F.array_min(distances)) - 1).cast("int")
-
-
-def _distance(centre: Sequence[float]) -> Column:
-    squares = ((F.col(POINT)[axis] - F.lit(value)) ** 2 for axis, value in enumerate(centre))
-    return reduce(add, squares)
-
-
-def _read_centres(file: Path) -> tuple[int, Centres] | None:
-    try:
-        found = json.loads(file.read_text("utf-8"))
-    except FileNotFoundError:
-        return None
-    return int(found["iteration"]), found["centres"]
 
 
 def _write_centres(file: Path, iteration: int, centres: Centres) -> None:

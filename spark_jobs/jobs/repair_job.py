@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from include.declare.dataset import Dataset, declared_dataset, released_dataset
+from include.declare.dataset import Dataset, declared_dataset
 from include.declare.derived_dataset import derived_names
 from include.ground.errors import HeadraceError
 from include.ground.paths import bronze_path, checkpoint_path, lease_path, release_lease_path, removed_commits_path
 from include.ground.settings import Settings, load_settings
 from include.observe.ledger_writer import rebuild
 from include.read.fetch_dataset import RestoredDataset, fetch_dataset, store_of
-from include.read.publication import find_publication
 from include.state.lease import take_lease
 from include.state.process_states import stream_name
 from include.state.run_files import bootstrap_servers
@@ -36,7 +35,7 @@ from spark_jobs.stream.preflight import (
     validated_generation,
 )
 from spark_jobs.stream.recovery import (
-    last_active_release,
+    current_dataset,
     next_generation,
     next_offsets,
     planned_rollback,
@@ -104,7 +103,8 @@ def repair(
         for line in _derived_advice(settings, name):
             print_line(f"{name}: {line}")
         return True
-    dataset = _dataset(settings, name)
+    # Unlike a driver it makes no snapshot.
+    dataset = current_dataset(settings, name, declared_dataset)
     with ExitStack() as leases:
         _take_leases(leases, settings, name, now)
         bootstrap = bootstrap_servers(settings)
@@ -173,13 +173,6 @@ def _roll_back(
     except HeadraceError as error:
         print_line(f"{dataset.name}: the ledger has still the removed commits ({error.what}): headrace ledger rebuild")
     return True
-
-
-def _dataset(settings: Settings, name: str) -> Dataset:
-    """Return the published release's declaration, else the folder's; unlike a driver it makes no snapshot."""
-    publication = find_publication(settings, name)
-    release = publication.release if publication else last_active_release(settings, name)
-    return released_dataset(settings, name, release) if release else declared_dataset(settings, name)
 
 
 def is_confirmed(question: str) -> bool:

@@ -71,24 +71,16 @@ class ReferenceVersions:
         if not self._dataset.pipeline.reference or self._fixed is not None:
             return [VersionRange(first, last, self.frames(self._fixed or {}))]
         self._learn(first)
-        named = ((batch, self._versions_of(batch)) for batch in range(first, last + 1))
+        joined = ((batch, self.frames(self._named.get(batch, {}))) for batch in range(first, last + 1))
         return [
-            VersionRange(batches[0], batches[-1], self.frames(dict(versions)))
-            for versions, group in groupby(named, lambda pair: pair[1])
+            VersionRange(batches[0], batches[-1], frames)
+            for frames, group in groupby(joined, lambda pair: pair[1])
             if (batches := [batch for batch, _ in group])
         ]
 
     def frames(self, versions: Versions) -> Frames:
-        """Return the tables in these versions, the first of those that are not named."""
+        """Return the tables in these versions; of one that a batch does not name, which is newer, the first."""
         return {t.name: self._frame(t.name, versions.get(t.name, 0)) for t in self._dataset.pipeline.reference}
-
-    def _versions_of(self, batch: int) -> tuple[tuple[str, int], ...]:
-        """Return the version of each reference table for a batch; 0 for one that its commit does not name.
-
-        Such a table is newer than the batch, or bronze has lost the commit.
-        """
-        named = self._named.get(batch, {})
-        return tuple((table.name, named.get(table.name, 0)) for table in self._dataset.pipeline.reference)
 
     def _frame(self, name: str, version: int) -> DataFrame:
         if (name, version) not in self._frames:

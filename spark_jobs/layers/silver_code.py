@@ -222,25 +222,25 @@ def _gold_columns(pipeline: Document, gold: Gold, records: DataFrame) -> StructT
     silver = source_rows(gold.over, records)
     if window is not None and window.name.lower() in map(str.lower, silver.columns):
         why = f"{window.name!r} is already a column of silver; give the window a name of its own"
-        return [_at(pipeline, (*path, "window", "as"), why)]
+        return [pipeline.problem((*path, "window", "as"), why)]
     rows = _analysed(lambda: windowed(window, silver))
     if isinstance(rows, AnalysisException):
-        return [_at(pipeline, (*path, "window", "column"), _first_line(rows))]
+        return [pipeline.problem((*path, "window", "column"), _first_line(rows))]
     if session is not None and (error := _analysis_error(lambda: silver.select(F.unix_micros(session.column)))):
-        return [_at(pipeline, (*path, "session", "column"), error)]
+        return [pipeline.problem((*path, "session", "column"), error)]
     if found := list(_expression_problems(pipeline, gold, rows)):
         return found
     computed = _analysed(lambda: gold_rows(gold).computed(records, 0))
     if named := pipeline.value["gold"].get(gold.name, {}).get(gold.query_key):
         found = list(_query_problems(pipeline.path.parent / str(named), gold, computed))
     elif isinstance(computed, AnalysisException):
-        found = [_at(pipeline, path, _first_line(computed))]
+        found = [pipeline.problem(path, _first_line(computed))]
     else:
         found = [*_inexact_sums(pipeline, gold, computed), *_not_numbers(pipeline, gold, rows)]
     if found or isinstance(computed, AnalysisException):
         return found
     why = _problem(computed, [gold.partition_expression])
-    return [_at(pipeline, (*path, "partition"), why)] if why else computed.schema
+    return [pipeline.problem((*path, "partition"), why)] if why else computed.schema
 
 
 def _expression_problems(pipeline: Document, gold: Gold, rows: DataFrame) -> Iterator[Problem]:
@@ -250,7 +250,7 @@ def _expression_problems(pipeline: Document, gold: Gold, rows: DataFrame) -> Ite
         return
     for key, expression in named:
         if why := _problem(rows, [expression]):
-            yield _at(pipeline, ("gold", gold.name, *key), why)
+            yield pipeline.problem(("gold", gold.name, *key), why)
 
 
 def _problem(rows: DataFrame, expressions: Sequence[str]) -> str:
@@ -268,7 +268,7 @@ def _inexact_sums(pipeline: Document, gold: Gold, rows: DataFrame) -> Iterator[P
         if each.added_up and isinstance(rows.schema[each.added_up].dataType, DoubleType):
             measure = each.measure
             why = f"adds up doubles; write cast({measure.expression} as decimal(p, s)), whose sum is exact in any order"
-            yield _at(pipeline, ("gold", gold.name, "measures", measure.name, measure.function), why)
+            yield pipeline.problem(("gold", gold.name, "measures", measure.name, measure.function), why)
 
 
 def _not_numbers(pipeline: Document, gold: Gold, rows: DataFrame) -> Iterator[Problem]:
@@ -279,12 +279,12 @@ def _not_numbers(pipeline: Document, gold: Gold, rows: DataFrame) -> Iterator[Pr
         if each.of_numbers:
             kind = rows.select(F.expr(measure.expression)).schema[0].dataType
             if not isinstance(kind, NumericType):
-                yield _at(pipeline, (*key, "value"), f"must be a number, is {kind.simpleString()}")
+                yield pipeline.problem((*key, "value"), f"must be a number, is {kind.simpleString()}")
         if measure.weight:
             kind = rows.select(F.expr(measure.weight)).schema[0].dataType
             if not isinstance(kind, IntegralType):
                 why = f"must be an integer, whose sum is exact, is {kind.simpleString()}; as in cast(x * 100 as bigint)"
-                yield _at(pipeline, (*key, "weight"), why)
+                yield pipeline.problem((*key, "weight"), why)
 
 
 def _query_problems(file: Path, gold: Gold, found: DataFrame | AnalysisException) -> Iterator[Problem]:
@@ -299,10 +299,6 @@ def _query_problems(file: Path, gold: Gold, found: DataFrame | AnalysisException
     if columns[: len(grain)] != grain:
         why = f"the query's columns must begin with {', '.join(grain)}, are {', '.join(columns[: len(grain)])}"
         yield Problem(file, 1, "", why)
-
-
-def _at(pipeline: Document, key: Key, why: str) -> Problem:
-    return pipeline.problem(key, why)
 
 
 def _analysis_error(query: Callable[[], DataFrame]) -> str:

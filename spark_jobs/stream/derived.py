@@ -155,7 +155,9 @@ class DerivedRelease(Owned):
         Sources with new versions of the same rows are entered into the publication, without a run.
         """
         self.awaited, unfinished, published = "", self._unfinished(), published_tables(self.settings)
-        if unfinished is not None and not self._is_superseded(unfinished) and self._is_readable(unfinished):
+        # It is replaced if it failed again while a table was ahead, and its sources have other versions now.
+        is_current = unfinished and (unfinished.failures <= 1 or unfinished.sources == self.current_sources())
+        if unfinished is not None and is_current and self._is_readable(unfinished):
             return unfinished
         sources = {table: published[table] for table in self._sources}
         if unfinished is None and sources == self.followed:
@@ -200,7 +202,11 @@ class DerivedRelease(Owned):
             # The file belongs to the other owner.
             raise
         except Exception:
-            self._note_failure(run)
+            # Forget the run if the next one can have its number.
+            if self._numbers().is_ahead:
+                self._file.write(replace(run, failures=run.failures + 1))
+            else:
+                self._file.remove()
             raise
         self._file.remove()
 
@@ -216,13 +222,6 @@ class DerivedRelease(Owned):
         pass_step(Step.ALL_GOLD_COMMITTED, run.number)
         self._publish(self._publication(run))
         pass_step(Step.PUBLISHED, run.number)
-
-    def _note_failure(self, run: DerivedRun) -> None:
-        """Forget a run if the next one can have its number, else count the failure."""
-        if self._numbers().is_ahead:
-            self._file.write(replace(run, failures=run.failures + 1))
-        else:
-            self._file.remove()
 
     def _numbers(self) -> RunNumbers:
         unfinished = self._unfinished()
@@ -240,10 +239,6 @@ class DerivedRelease(Owned):
             found = transaction_version(path, wanted) if (path / LOG).is_dir() else None
             greatest = max(greatest, -1 if found is None else found)
         return greatest
-
-    def _is_superseded(self, run: DerivedRun) -> bool:
-        """Return whether a run failed again while a table was ahead, and its sources have other versions now."""
-        return run.failures > 1 and run.sources != self.current_sources()
 
     @property
     def batch(self) -> int:

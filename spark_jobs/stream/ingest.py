@@ -177,9 +177,8 @@ class Ingest:
             self.transaction = head.transaction
             self.quiet_batches = head.batch - self.generation.base - head.transaction
 
-    def _follow_bronze(self, files: Sequence[DataFile]) -> None:
+    def _follow_bronze(self) -> None:
         """Continue after what bronze has: a batch that is committed already keeps its facts."""
-        self.quiet.bring(_partitions(files))
         head = bronze_head(self.bronze)
         assert head is not None, "bronze has the batch"
         self.continue_after(head)
@@ -191,7 +190,9 @@ class Ingest:
         if self.last_batch < 0:
             self._measure_first(bootstrap)
         options = self._source_options(bootstrap)
-        self._open_reader(options)
+        # The consumers of an earlier query end.
+        self.close()
+        self.reader = KafkaRanges(self.spark, self.generation.topic, options, self.stop)
         reader = self.spark.readStream.format("kafka").options(**options)
         writer = reader.load().writeStream.queryName(f"ingest_{self.dataset.name}").foreachBatch(self._commit)
         checkpoint = str(self._checkpoint())
@@ -199,11 +200,6 @@ class Ingest:
         seconds = self.tempo.trigger if self.tempo.gate else min(self.tempo.trigger, self.settings.trigger_seconds)
         interval = f"{int(seconds * 1000)} milliseconds"
         return writer.option("checkpointLocation", checkpoint).trigger(processingTime=interval).start()
-
-    def _open_reader(self, options: Mapping[str, str]) -> None:
-        """End the consumers of an earlier query."""
-        self.close()
-        self.reader = KafkaRanges(self.spark, self.generation.topic, options, self.stop)
 
     def close(self) -> None:
         reader, self.reader = self.reader, None
@@ -256,7 +252,8 @@ class Ingest:
                 is_repeated = self.bronze.committed(batch.app_id) >= number
                 files = self.backend.ingest(self.bronze, self._rows(records, batch), batch, self._refuse_replaced_topic)
                 if is_repeated:
-                    self._follow_bronze(files)
+                    self.quiet.bring(_partitions(files))
+                    self._follow_bronze()
                 else:
                     self._note_batch(batch, files)
         except Exception as error:
@@ -323,9 +320,7 @@ class Ingest:
                     f"{self.dataset.name}: a batch of the topic is being repeated", "the same command again"
                 )
             yield replace(head, epoch=self.epoch)
-            follows = bronze_head(self.bronze)
-            assert follows is not None, "bronze has the batch"
-            self.continue_after(follows)
+            self._follow_bronze()
             self.committed = time.monotonic()
 
     def _rows(self, records: DataFrame, batch: BronzeBatch) -> KafkaRecords:

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from include.declare.dataset import Dataset, released_dataset, snapshot_dataset
+from include.declare.dataset import Dataset, snapshot_dataset
 from include.declare.reference_tables import create_reference_tables
 from include.ground.errors import HeadraceError, Terminal, Transient
 from include.ground.kafka import KafkaRefused, TopicMissing, ensure_topic, log_end_offsets, topic_concerns
@@ -36,7 +36,7 @@ from spark_jobs.stream.loading import LOAD_SECONDS, Loads
 from spark_jobs.stream.pacing import BatchLimitChanged, BronzePacing, DriverProcess
 from spark_jobs.stream.preflight import BronzeHead, bronze_head, refuse_changed_topic, refuse_lost_bronze
 from spark_jobs.stream.progress import StatusReporter, refresh_progress
-from spark_jobs.stream.recovery import last_active_release, republish, roll_back_tables, usable_generation
+from spark_jobs.stream.recovery import current_dataset, republish, roll_back_tables, usable_generation
 from spark_jobs.stream.refine import RunReport
 from spark_jobs.stream.upkeep import AutomaticExpiry, AutomaticHistory, QuietCommits, is_awaited
 from spark_jobs.tables.checkpoint import Generation, ensure_generation
@@ -303,7 +303,7 @@ def open_kafka_source(
     Bronze is independent of releases, so the first batch is read while they are opened, which takes seconds.
     """
     status = reporter.status
-    dataset = current_dataset(settings, name)
+    dataset = current_dataset(settings, name, snapshot_dataset)
     status.release = dataset.release
     bootstrap = bootstrap_servers(settings)
     topic = status.topic = dataset.pipeline.topic
@@ -335,7 +335,11 @@ def open_kafka_source(
         status.shadows = active.advanced_names
         rolled_back = republish(settings, active.published.release, found_version)
         if mismatch is not None:
-            follow_tables(settings, mismatch, recovered or rolled_back)
+            # A loss of commits that is explained: the ledger has them still.
+            if not (recovered or rolled_back):
+                raise mismatch
+            rebuild(settings)
+            log_line("the ledger was rebuilt from the tables")
         lost = f"never read, accepted by headrace repair: {generation.lost_ranges}" if generation.lost else None
         status.event = "; ".join(filter(None, [recovered, rolled_back, lost])) or None
         if status.event:
@@ -359,22 +363,6 @@ def drained_on_error(supervisor: IngestSupervisor) -> Iterator[ExitStack]:
                 log_line(f"ingest ended with an error meanwhile: {error_reason(error)}", error)
             raise
         failed.pop_all()
-
-
-def follow_tables(settings: Settings, mismatch: LedgerMismatch, event: str | None) -> None:
-    """Rebuild a ledger with commits that the tables lost, if `event` explains the loss; else raise `mismatch`."""
-    if event is None:
-        raise mismatch
-    rebuild(settings)
-    log_line("the ledger was rebuilt from the tables")
-
-
-def current_dataset(settings: Settings, name: str) -> Dataset:
-    """Return the dataset as the published release declares it; before the first publication, as its folder does."""
-    publication = find_publication(settings, name)
-    # If publication.json was deleted, the last active release is published again.
-    release = publication.release if publication else last_active_release(settings, name)
-    return released_dataset(settings, name, release) if release else snapshot_dataset(settings, name)
 
 
 def preflight(

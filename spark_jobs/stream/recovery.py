@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -188,6 +188,14 @@ def _known_numbers(dataset: str, folder: Path, head: BronzeHead | None) -> list[
         pass
     committed = re.fullmatch(rf"{re.escape(dataset)}/bronze/(\d+)", head.app_id) if head else None
     return found + ([int(committed[1])] if committed else [])
+
+
+def current_dataset(settings: Settings, name: str, before: Callable[[Settings, str], Dataset]) -> Dataset:
+    """Return the dataset as the published release declares it; `before` the first publication, as its folder does."""
+    publication = find_publication(settings, name)
+    # If publication.json was deleted, the last active release is published again.
+    release = publication.release if publication else last_active_release(settings, name)
+    return released_dataset(settings, name, release) if release else before(settings, name)
 
 
 class PatchBlocksRollback(Terminal):

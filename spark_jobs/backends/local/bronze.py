@@ -30,14 +30,13 @@ def commit_bronze(
     validate_source: Callable[[], object] = lambda: None,
 ) -> list[DataFile]:
     """Write and commit one batch of records, with the columns of Spark's Kafka source; return its files."""
-    return commit_batch(table, batch, partial(_written_files, table, records, batch.number), validate_source)
+    here = records.here if isinstance(records, KafkaRecords) else records
+    arriving = partial(write_arrow, here) if isinstance(here, DataFrame) else here
 
+    def write() -> list[DataFile]:
+        return write_bronze(table, arriving, batch.number, f"b{batch.number:08d}", _arriving(table.spec.path).path)
 
-def _written_files(table: Table, records: DataFrame | ArrowRecords | KafkaRecords, number: int) -> list[DataFile]:
-    arriving = records.here if isinstance(records, KafkaRecords) else records
-    if isinstance(arriving, DataFrame):
-        arriving = partial(write_arrow, arriving)
-    return write_bronze(table, arriving, number, f"b{number:08d}", _arriving(table.spec.path).path)
+    return commit_batch(table, batch, write, validate_source)
 
 
 @cache

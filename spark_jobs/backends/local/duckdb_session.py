@@ -29,7 +29,6 @@ from spark_jobs.tables.data_files import (
     DataFile,
     ParquetFile,
     ParquetWriting,
-    TableSpec,
     write_parquet,
 )
 from spark_jobs.tables.delta_table import Table
@@ -198,7 +197,8 @@ MOST_OPEN = 64
 
 def write_partitioned(table: Table, batches: Iterable[pa.RecordBatch], folder: str) -> list[DataFile]:
     """Write rows with the table's columns, partition included, as `Table.write` does with Spark's; return the files."""
-    target, schema = table.attempt_folder(folder), file_schema(table.spec)
+    # All columns may have nulls, also in structs, as in the tasks' files.
+    target, schema = table.attempt_folder(folder), to_arrow_schema(table.spec.data_schema.toNullable(), timezone="UTC")
     shutil.rmtree(target, ignore_errors=True)
     with ExitStack() as opened:
         files: dict[str | None, ParquetFile] = {}
@@ -212,12 +212,6 @@ def write_partitioned(table: Table, batches: Iterable[pa.RecordBatch], folder: s
                     files[value] = opened.enter_context(closing(ParquetFile(path, schema, table.spec.writing)))
                 files[value].add(rows.select(schema.names).cast(schema))
     return table.written_files(target) if target.exists() else []
-
-
-def file_schema(spec: TableSpec) -> pa.Schema:
-    """Return the columns of a table's files. All may have nulls, also in structs, as in the tasks' files."""
-    schema: pa.Schema = to_arrow_schema(spec.data_schema.toNullable(), timezone="UTC")
-    return schema
 
 
 def _by_value(batch: pa.RecordBatch, column: str) -> Iterator[tuple[str | None, pa.RecordBatch]]:

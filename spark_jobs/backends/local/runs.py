@@ -40,7 +40,7 @@ from spark_jobs.backends.local.arrow_files import (
     places_in,
     rows_in_files,
 )
-from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session, session_for, write_partitioned
+from spark_jobs.backends.local.duckdb_session import duckdb_session, session_for, write_partitioned
 from spark_jobs.backends.local.identities import PLACE_SQL, IdentifiedRows, identify_files, rank_copies
 from spark_jobs.backends.local.prepared_query import SlotFull
 from spark_jobs.backends.local.tables import LocalTables
@@ -287,7 +287,8 @@ def _written(
         duck.view_query("known", f"select * from candidates where _batch_id < {run.first}")
         rank_copies(duck, tables.dataset, "candidates_sharing", "known")
         rejected_rows = duck.arrow(rejected_rows_sql(tables.dataset))
-        duplicates = places_of(duck, "duplicates")
+        found = duck.arrays(f"select {PLACE_SQL} from duplicates")
+        duplicates = np.sort(packed_places(found["_place_partition"], found["_place_offset"]))
     rejected = write_partitioned(tables.rejected, rejected_rows.to_batches(), run.folder)
     reasons, dispositions = rejected_counts([rejected_rows])
     del rejected_rows
@@ -408,12 +409,6 @@ def _counted_reasons(reasons: Any) -> Counter[str]:
 
 def _counted(values: Any) -> Counter[str]:
     return Counter({item["values"]: item["counts"] for item in pc.value_counts(values).to_pylist()})
-
-
-def places_of(duck: DuckSession, view: str) -> Words:
-    """Return the sorted places of a view's records."""
-    found = duck.arrays(f"select {PLACE_SQL} from {view}")
-    return np.sort(packed_places(found["_place_partition"], found["_place_offset"]))
 
 
 def write_originals(silver: Table, accepted: Sequence[Path], duplicates: Words, folder: str) -> list[DataFile]:
