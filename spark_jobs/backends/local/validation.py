@@ -288,11 +288,9 @@ def _full_validation(
 def _write_validated(accepted: AcceptedFiles, ranges: Sequence[VersionRange], folder: Path) -> list[Path]:
     """Add the valid records of the remainder to the accepted; return the files of the others and their reasons."""
     valid, invalid = (folder / "validated" / f"{VERDICT}={verdict}" for verdict in (ACCEPTED, INVALID))
-    writer = accepted.writer
     for versions in ranges if valid.is_dir() else ():
-        if failure_of(accepted.write, _valid_query(writer, valid, versions, ranges)):
-            query = partial(AcceptedQuery, writer, versions.frames)
-            write_isolated(writer, valid, versions, invalid, lambda part, query=query: accepted.write(query(part)))
+        if failure_of(accepted.write, _valid_query(accepted.writer, valid, versions, ranges)):
+            write_isolated(accepted, valid, versions, invalid)
     return parquet_files(invalid)
 
 
@@ -313,13 +311,18 @@ def _refuse_lost(writer: LocalTables, batches: tuple[int, int], invalid: Sequenc
         raise RowsUnaccounted(writer.silver.spec.name, batches, why)
 
 
-def write_isolated(writer: LocalTables, valid: Path, versions: VersionRange, rejected: Path, write: WriteRows) -> None:
-    """Write the valid records of a version range in parts, halved until `write` succeeds or the part is one record.
+def write_isolated(accepted: AcceptedFiles, valid: Path, versions: VersionRange, rejected: Path) -> None:
+    """Write the valid records of a version range in parts, halved until one is written or is one record.
 
     Such a record is added to folder `rejected`, with the error as its reason. Raises TransformationFailed, and errors
     that no record causes.
     """
     failed, part = defaultdict[int, list[FailedRecord]](list), rejected.with_name("part")
+    writer = accepted.writer
+
+    def write(rows: DataFrame) -> None:
+        accepted.write(AcceptedQuery(writer, versions.frames, rows))
+
     with duckdb_session() as duck, _muted(writer.spark):
         duck.view_folder("valid", valid, writer.validated_schema)
         duck.create_table("numbered", NUMBERED.format(versions.first, versions.last))
@@ -360,5 +363,3 @@ where _batch_id between {} and {}
 PART = "select * exclude (_number) from numbered where _number between {} and {}"
 COORDINATES = "select _batch_id, _partition, _offset from numbered where _number = {}"
 ISOLATED = "select * exclude (_number) replace ({reason} as _reasons) from numbered where _number = {part}"
-WriteRows = Callable[[DataFrame], None]
-"""Writes valid records as rows of silver; leaves no file when it fails."""
