@@ -18,7 +18,7 @@ from pathlib import Path
 from include.declare.dataset import Dataset, declared_dataset
 from include.declare.derived_dataset import derived_names
 from include.ground.errors import HeadraceError
-from include.ground.paths import bronze_path, checkpoint_path, lease_path, release_lease_path, removed_commits_path
+from include.ground.paths import bronze_path, checkpoint_path, lease_path, removed_commits_path
 from include.ground.settings import Settings, load_settings
 from include.observe.ledger_writer import rebuild
 from include.read.fetch_dataset import RestoredDataset, fetch_dataset, store_of
@@ -39,7 +39,7 @@ from spark_jobs.stream.recovery import (
     next_generation,
     next_offsets,
     planned_rollback,
-    release_names,
+    take_release_leases,
 )
 from spark_jobs.tables.checkpoint import CheckpointUnusable, Generation, write_generation
 from spark_jobs.tables.delta_table import Table
@@ -106,7 +106,8 @@ def repair(
     # Unlike a driver it makes no snapshot.
     dataset = current_dataset(settings, name, declared_dataset)
     with ExitStack() as leases:
-        _take_leases(leases, settings, name, now)
+        leases.callback(take_lease(settings, lease_path(settings, name), name, now).release)
+        take_release_leases(leases, settings, name, now)
         bootstrap = bootstrap_servers(settings)
         rolled_back = _roll_back(settings, dataset, bootstrap, now, confirm, print_line, accept_loss)
         if rolled_back is False:
@@ -138,13 +139,6 @@ def _derived_advice(settings: Settings, name: str) -> Iterator[str]:
             f" headrace release run --dataset {name} after its folder was corrected"
         )
     yield "derived, so it has no checkpoint to repair; nothing was changed"
-
-
-def _take_leases(leases: ExitStack, settings: Settings, name: str, now: datetime) -> None:
-    leases.callback(take_lease(settings, lease_path(settings, name), name, now).release)
-    for release in release_names(settings, name):
-        lease = take_lease(settings, release_lease_path(settings, name, release), f"release {release} of {name}", now)
-        leases.callback(lease.release)
 
 
 def _roll_back(

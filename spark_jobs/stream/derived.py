@@ -22,7 +22,6 @@ from pyspark.sql import SparkSession
 from include.declare.derived_dataset import DerivedDataset, released_derived, snapshot_derived
 from include.ground.app_ids import plan_app_id, release_app_id
 from include.ground.delta_log import LOG, FileChanges, transaction_version
-from include.ground.errors import Refused
 from include.ground.paths import derived_run_path, gold_path, reading_lock_path, release_path, warehouse
 from include.ground.settings import Settings
 from include.plans.dependants import Versions, awaited_moves, can_come, readable_versions, refuse_lacking
@@ -41,8 +40,8 @@ from include.read.publication import (
 from include.read.published_tables import PublishedVersionGone
 from include.state.json_file import JsonFile
 from include.state.lease import Lease
-from include.state.owner_requests import RequestKind, pending_request
-from include.state.release_files import PatchInProgress, PlanBuild
+from include.state.owner_requests import pending_request
+from include.state.release_files import PatchInProgress
 from spark_jobs.backends.backend import Backend
 from spark_jobs.backends.release import chosen_backend, claim_tables
 from spark_jobs.history.rebuild_derived import DerivedPatch, commit_run
@@ -279,11 +278,6 @@ class DerivedRelease(Owned):
         self.open_tables()
         root = warehouse(self.settings)
         return compact_and_delete(root, self.compactable(), self.retained(), COMPACTION_SECONDS, policy)
-
-    def rebuild_identities(self) -> Mapping[str, Any]:
-        """Refuse: no rows of it are found by an identity."""
-        what = f"{self.dataset} is derived: it executes no {RequestKind.REBUILD_IDENTITIES} request; nothing was done"
-        raise Refused(what, "headrace status", code="request-not-known", dataset=self.dataset)
 
     def refuse_decided(self, plan: str, built: PlanBuild) -> None:
         """Do nothing: it has no records."""

@@ -379,13 +379,17 @@ def roll_back_tables(settings: Settings, dataset: Dataset, bootstrap: str, now: 
     next_offsets(dataset, head, bootstrap, accept_loss=False)
     folder = removed_commits_path(settings, name) / now.strftime("%Y%m%dT%H%M%SZ")
     with ExitStack() as leases:
-        for release in release_names(settings, name):
-            path = release_lease_path(settings, name, release)
-            lease = take_lease(settings, path, f"release {release} of {name}", now)
-            leases.callback(lease.release)
+        take_release_leases(leases, settings, name, now)
         rollback.execute(folder)
     tables = ", ".join(rollback.files)
     return f"rolled back to bronze batch {head.batch} or before, as after a power cut: {tables}; removed: {folder}"
+
+
+def take_release_leases(leases: ExitStack, settings: Settings, name: str, now: datetime) -> None:
+    """Take the leases of the published release and the active ones, until the stack ends. Raises LeaseHeld."""
+    for release in release_names(settings, name):
+        lease = take_lease(settings, release_lease_path(settings, name, release), f"release {release} of {name}", now)
+        leases.callback(lease.release)
 
 
 def _shared_version(settings: Settings, dataset: Dataset, bootstrap: str) -> int | None:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from include.ground.errors import HeadraceError, Refused, Terminal
 from include.ground.paths import patch_path
@@ -62,28 +61,6 @@ def send_response(settings: Settings, dataset: str, request: OwnerRequest, respo
         respond(settings, dataset, response)
     except OSError as error:
         log_line(f"the response to {request.requester} cannot be written; the request is executed again", error)
-
-
-Done = TypeVar("Done")
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """The reason of a refusal and the next command; both are empty after an executed request."""
-
-    why: str = ""
-    remedy: str = ""
-
-
-def attempted(request: OwnerRequest, action: Callable[[], Done]) -> tuple[Done | None, Refusal]:
-    """Return what an action for a request returned; None and the refusal when it failed."""
-    try:
-        return action(), Refusal()
-    except HeadraceError as error:
-        return None, Refusal(error.what, error.remedy)
-    except Exception as error:  # noqa: BLE001  (a request that fails must not end the driver)
-        log_line(f"the {request.kind} request of {request.requester} failed", error)
-        return None, Refusal(f"{type(error).__name__}: {error_reason(error)}"[:300], "headrace status")
 
 
 def outdated_patch(plan: str, why: str, remedy: str) -> Refused:
@@ -145,9 +122,10 @@ class Owned(ABC):
     def compact(self) -> Mapping[str, Any]:
         """Compact small files and remove obsolete ones; return by table what was done."""
 
-    @abstractmethod
     def rebuild_identities(self) -> Mapping[str, Any]:
         """Rebuild the index of identities; return by release what was done."""
+        what = f"{self.dataset} is derived: it executes no {RequestKind.REBUILD_IDENTITIES} request; nothing was done"
+        raise Refused(what, "headrace status", code="request-not-known", dataset=self.dataset)
 
     def load(self, release: str) -> Mapping[str, Any]:
         """Commit records of the last set of files of a release to bronze; return how far that is."""
@@ -175,10 +153,16 @@ class Owned(ABC):
 
     def answer(self, request: OwnerRequest) -> OwnerResponse:
         """Execute a request; return the response, which has the reason when the request was refused."""
-        done, refusal = attempted(request, lambda: self._executed(request))
-        return OwnerResponse(
-            request.plan, request.kind, request.release, refusal.why, self.batch, refusal.remedy, done or {}
-        )
+        why = remedy = ""
+        done: Mapping[str, Any] = {}
+        try:
+            done = self._executed(request)
+        except HeadraceError as error:
+            why, remedy = error.what, error.remedy
+        except Exception as error:  # noqa: BLE001  (a request that fails must not end the driver)
+            log_line(f"the {request.kind} request of {request.requester} failed", error)
+            why, remedy = f"{type(error).__name__}: {error_reason(error)}"[:300], "headrace status"
+        return OwnerResponse(request.plan, request.kind, request.release, why, self.batch, remedy, done)
 
     def _executed(self, request: OwnerRequest) -> Mapping[str, Any]:
         match request.kind:

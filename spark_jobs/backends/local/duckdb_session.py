@@ -23,14 +23,7 @@ from include.ground.sql_quoting import sql_literal, sql_names
 from include.read.memory_database import memory_database
 from include.read.rejected_records import Position
 from spark_jobs.backends.local.arrow_files import SUFFIX, read_arrow, stage_files
-from spark_jobs.tables.data_files import (
-    HIVE_NULL,
-    ROWS_PER_GROUP,
-    DataFile,
-    ParquetFile,
-    ParquetWriting,
-    write_parquet,
-)
+from spark_jobs.tables.data_files import HIVE_NULL, ROWS_PER_GROUP, DataFile, ParquetFile, ParquetWriting, write_parquet
 from spark_jobs.tables.delta_table import Table
 
 # Of each of the two databases for runs, in addition to the JVM's heap; DuckDB spills beyond it what it can. Small runs
