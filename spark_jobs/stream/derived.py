@@ -41,7 +41,7 @@ from include.read.published_tables import PublishedVersionGone
 from include.state.json_file import JsonFile
 from include.state.lease import Lease
 from include.state.owner_requests import pending_request
-from include.state.release_files import PatchInProgress
+from include.state.release_files import PatchInProgress, PlanBuild
 from spark_jobs.backends.backend import Backend
 from spark_jobs.backends.release import chosen_backend, claim_tables
 from spark_jobs.history.rebuild_derived import DerivedPatch, commit_run
