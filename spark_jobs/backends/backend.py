@@ -21,14 +21,13 @@ from include.declare.dataset import Dataset
 from include.ground.errors import Terminal
 from include.read.rejected_records import Position
 from spark_jobs.contract.warning_counts import Counts
-from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, KafkaRecords, ReleasedBronze
+from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, KafkaRecords
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import GoldUpdate
 from spark_jobs.layers.row_provenance import ReplacedGrains
 from spark_jobs.layers.silver_tables import Month, RefineRun, SilverTables
 from spark_jobs.tables.data_files import DataFile, TableSpec
-from spark_jobs.tables.delta_table import RowsUnaccounted, Table
-from spark_jobs.tables.spark_files import parquet_files
+from spark_jobs.tables.delta_table import Table
 
 if TYPE_CHECKING:
     from spark_jobs.backends.local.runs import NextBounds, NextRun, ValidatedRun, Validations
@@ -61,12 +60,6 @@ class DecisionCounts:
     """Length of the list of decisions (bytes) by which the records were validated."""
     schemas_until: int = 0
     """Length of the list of writers' schemas (bytes) by which they were read."""
-
-    def validate(self, table: str, batches: tuple[int, int]) -> None:
-        """Raise RowsUnaccounted unless each record is accepted or rejected."""
-        if self.rows_in != self.accepted + self.rejected:
-            why = f"{self.rows_in} records came in, {self.accepted} are accepted and {self.rejected} rejected"
-            raise RowsUnaccounted(table, batches, why)
 
 
 class NeedsSpark(Exception):
@@ -174,25 +167,6 @@ class Sql(Queries, Protocol):
 
     def view_rejected(self, name: str, dataset: Dataset) -> None:
         """Create a view of the rows of rejected of the views `invalid` and `duplicates`."""
-
-
-def run_records(
-    open_session: Callable[[], AbstractContextManager[Queries]],
-    records: ReleasedBronze,
-    batches: tuple[int, int],
-    folder: Path,
-) -> list[Path]:
-    """Return files with exactly the bronze rows of `batches`; `folder` gets those of files that have other batches."""
-    bronze, files = records.table, records.batch_files(*batches)
-    mixed = [file for file in files if not file.lies_within("_batch_id", *batches)]
-    paths = [bronze.spec.path / file.path for file in files if file not in mixed]
-    if not mixed:
-        return paths
-    first, last = batches
-    with open_session() as sql:
-        sql.view_table("mixed", bronze, mixed)
-        sql.save_records(f"select * from mixed where _batch_id between {first} and {last}", folder)
-    return [*paths, *parquet_files(folder)]
 
 
 class Backend(Protocol):

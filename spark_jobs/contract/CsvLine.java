@@ -29,9 +29,7 @@ public final class CsvLine implements UDF1, Serializable {
 
     /** Adds a column: its member of the object, the number of its field, and what JSON it is: text, number or boolean. */
     public void add(String member, int field, String kind) {
-        StringBuilder key = new StringBuilder();
-        write(member, key);
-        columns.add(new Object[] {key.append(':').toString(), Integer.valueOf(field), kind});
+        columns.add(new Object[] {member, Integer.valueOf(field), kind});
     }
 
     /** Returns a rule and its detail, null where the line is right; then the object. */
@@ -53,7 +51,7 @@ public final class CsvLine implements UDF1, Serializable {
             int space = fault.indexOf(' ');
             return RowFactory.create(new Object[] {fault.substring(0, space), fault.substring(space + 1), null});
         }
-        return RowFactory.create(new Object[] {null, null, json(found).getBytes(StandardCharsets.UTF_8)});
+        return RowFactory.create(new Object[] {null, null, json(found)});
     }
 
     /** Fills in the fields; returns a rule and its detail, or null. */
@@ -111,35 +109,23 @@ public final class CsvLine implements UDF1, Serializable {
         }
     }
 
-    private String json(String[] found) {
-        StringBuilder object = new StringBuilder("{");
+    private byte[] json(String[] found) {
+        JsonBytes object = new JsonBytes();
         for (int number = 0; number < columns.size(); number++) {
             Object[] column = (Object[]) columns.get(number);
             String field = found[((Integer) column[1]).intValue()];
-            object.append(number == 0 ? "" : ",").append(column[0]);
+            object.add(',');
+            object.text((String) column[0]);
+            object.add(':');
             boolean isBare = field == null || column[2].equals("number") && NUMBER.matcher(field).matches()
                 || column[2].equals("boolean") && (field.equals("true") || field.equals("false"));
             if (isBare) {
-                object.append(field);
+                object.add(String.valueOf(field));
             } else {
-                write(field, object);
+                object.text(field);
             }
         }
-        return object.append('}').toString();
-    }
-
-    private static void write(String text, StringBuilder out) {
-        out.append('"');
-        for (int at = 0; at < text.length(); at++) {
-            char sign = text.charAt(at);
-            if (sign == '"' || sign == '\\') {
-                out.append('\\').append(sign);
-            } else if (sign < 0x20) {
-                out.append(String.format("\\u%04x", new Object[] {Integer.valueOf(sign)}));
-            } else {
-                out.append(sign);
-            }
-        }
-        out.append('"');
+        object.end(0, '{', '}');
+        return object.found();
     }
 }

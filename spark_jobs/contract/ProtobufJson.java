@@ -6,7 +6,6 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Iterator;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
@@ -176,6 +175,7 @@ final class MessageType {
     private static final long DAY = 86400;
     private final Map fields = new HashMap();
     private final List inOrder = new ArrayList();
+    private final Map byName = new HashMap();
     /** What it is other than an object: a time, a duration, or a value that has no member of its own. */
     private String form = "";
 
@@ -207,6 +207,7 @@ final class MessageType {
             }
             fields.put(Integer.valueOf(Json.at(Json.at(declared, number), "number").asInt()), field);
             inOrder.add(field);
+            byName.put(field.name, field);
         }
     }
 
@@ -298,54 +299,31 @@ final class MessageType {
 
     private void writeMembers(Map found, Payload in, ReadMember member, JsonBytes out, int levels) throws Unread {
         int start = out.size;
-        List names = member == null ? new ArrayList() : member.names();
-        int[][] parts = new int[inOrder.size()][];
-        for (int number = 0; number < parts.length; number++) {
-            ProtobufField field = (ProtobufField) inOrder.get(number);
+        List ordered = member == null ? inOrder : ordered(member.names());
+        for (int number = 0; number < ordered.size(); number++) {
+            ProtobufField field = (ProtobufField) ordered.get(number);
             ReadMember inner = member == null ? null : member.of(field.name);
             int begin = out.size;
             writeMember(field, (List) found.get(field), in, inner, out, levels);
-            if (inner == null) {
-                out.size = begin;
-            }
-            parts[number] = new int[] {begin, out.size};
+            out.size = inner == null ? begin : out.size;
         }
-        arrange(start, parts, names, out);
         out.end(start, '{', '}');
     }
 
-    /** Gives the members the contract's order. */
-    private void arrange(int start, int[][] parts, List names, JsonBytes out) {
-        int[] order = new int[parts.length];
-        int[] begins = new int[parts.length];
-        int[] ends = new int[parts.length];
-        int count = 0;
-        for (int round = 0; round < 2; round++) {
-            for (int number = 0; number < (round == 0 ? names.size() : parts.length); number++) {
-                int place = round == 0 ? place((String) names.get(number)) : number;
-                if (place >= 0 && (round == 0 || !names.contains(((ProtobufField) inOrder.get(place)).name))) {
-                    order[count++] = place;
-                }
+    /** Returns the fields, those of these names first: the contract's order. */
+    private List ordered(List names) {
+        List ordered = new ArrayList();
+        for (int number = 0; number < names.size(); number++) {
+            if (byName.containsKey(names.get(number))) {
+                ordered.add(byName.get(names.get(number)));
             }
         }
-        boolean isSame = true;
-        for (int number = 0; number < parts.length; number++) {
-            begins[number] = parts[number][0];
-            ends[number] = parts[number][1];
-            isSame &= number == 0 || order[number - 1] < order[number];
-        }
-        if (!isSame) {
-            out.arrange(start, order, begins, ends);
-        }
-    }
-
-    private int place(String name) {
         for (int number = 0; number < inOrder.size(); number++) {
-            if (((ProtobufField) inOrder.get(number)).name.equals(name)) {
-                return number;
+            if (!ordered.contains(inOrder.get(number))) {
+                ordered.add(inOrder.get(number));
             }
         }
-        return -1;
+        return ordered;
     }
 
     private void writeMember(ProtobufField field, List values, Payload in, ReadMember member, JsonBytes out, int levels)
@@ -423,21 +401,26 @@ final class MessageType {
         int deeper = Unread.deeper(levels);
         ProtobufField key = (ProtobufField) field.type.inOrder.get(0);
         ProtobufField value = (ProtobufField) field.type.inOrder.get(1);
-        Map places = new LinkedHashMap();
-        int[] begins = new int[values.size()];
-        int[] ends = new int[begins.length];
-        int start = out.size;
-        for (int number = 0; number < begins.length; number++) {
+        List entries = new ArrayList();
+        String[] keys = new String[values.size()];
+        Map last = new HashMap();
+        for (int number = 0; number < keys.length; number++) {
             int[] part = (int[]) values.get(number);
             Map found = field.type.values(new Payload(in.bytes, part[1], part[2]), levels);
             JsonBytes name = new JsonBytes();
             field.type.writeValues(key, (List) found.get(key), in, null, name, levels);
             String text = new String(name.found(), StandardCharsets.UTF_8);
-            String quoted = text.startsWith("\"") ? text : "\"" + text + "\"";
-            String plain = quoted.substring(1, quoted.length() - 1);
-            begins[number] = out.size;
-            out.add(("," + quoted + ":").getBytes(StandardCharsets.UTF_8));
+            keys[number] = text.startsWith("\"") ? text : "\"" + text + "\"";
+            last.put(keys[number], found);
+            entries.add(found);
+        }
+        int start = out.size;
+        for (int number = 0; number < keys.length; number++) {
+            Map found = (Map) entries.get(number);
+            String plain = keys[number].substring(1, keys[number].length() - 1);
             ReadMember inner = member == null ? null : member.of(plain);
+            int begin = out.size;
+            out.add("," + keys[number] + ":");
             try {
                 boolean isEmpty = !found.containsKey(value) && value.kind == ProtobufField.MESSAGE;
                 if (isEmpty) {
@@ -448,18 +431,7 @@ final class MessageType {
             } catch (Unread error) {
                 throw error.inside("[" + plain + "]");
             }
-            out.size = inner == null ? begins[number] : out.size;
-            ends[number] = out.size;
-            places.remove(quoted);
-            places.put(quoted, Integer.valueOf(number));
-        }
-        if (places.size() < begins.length) {
-            int[] order = new int[places.size()];
-            int count = 0;
-            for (Iterator each = places.values().iterator(); each.hasNext();) {
-                order[count++] = ((Integer) each.next()).intValue();
-            }
-            out.arrange(start, order, begins, ends);
+            out.size = inner == null || last.get(keys[number]) != found ? begin : out.size;
         }
         out.end(start, '{', '}');
     }

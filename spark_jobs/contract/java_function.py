@@ -53,6 +53,12 @@ def new_instance(spark: SparkSession, *sources: Path) -> Any:
 
 
 @lru_cache(maxsize=8)
+def shared_instance(context: SparkContext, *sources: Path) -> Any:
+    """Return the one object of a class without state, as `new_instance` makes it."""
+    return _loaded(context, *sources).newInstance()
+
+
+@lru_cache(maxsize=8)
 def _loaded(context: SparkContext, *sources: Path) -> Any:
     """Return the class; tasks find it in a jar from now on. A context has many sessions: one for each micro-batch."""
     java: Any = context._jvm

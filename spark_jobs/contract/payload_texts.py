@@ -40,10 +40,13 @@ def too_large(contract: Contract) -> Column:
     return F.when(size > contract.limits.bytes, unread("size", size.cast("string")))
 
 
-CSV_LINE = Path(__file__).with_name("CsvLine.java")
 READ = StructType().add("rule", "string").add("detail", "string").add("json", "binary")
 READ_BY = {AvroFormat.name: "AvroJson", ProtobufFormat.name: "ProtobufJson"}
 CHANGE_ENVELOPE = Path(__file__).with_name("ChangeEnvelope.java")
+
+
+def _sources(*names: str) -> list[Path]:
+    return [Path(__file__).with_name(f"{name}.java") for name in (*names, "JsonBytes")]
 
 
 def _framed_json(contract: Contract, schemas: Sequence[RegisteredSchema], bronze: DataFrame) -> DataFrame:
@@ -69,7 +72,7 @@ def _text(contract: Contract, schemas: Sequence[RegisteredSchema], bronze: DataF
 def _csv(contract: Contract, schemas: Sequence[RegisteredSchema], bronze: DataFrame) -> DataFrame:
     payload = contract.payload
     assert isinstance(payload, CsvFormat)
-    names, function = payload.names(contract.columns), new_instance(bronze.sparkSession, CSV_LINE)
+    names, function = payload.names(contract.columns), new_instance(bronze.sparkSession, *_sources("CsvLine"))
     function.form(payload.delimiter, payload.quote, payload.null_text, len(names))
     for column in contract.columns:
         function.add(column.path[0], names.index(column.path[0]), csv_kind(column))
@@ -78,8 +81,7 @@ def _csv(contract: Contract, schemas: Sequence[RegisteredSchema], bronze: DataFr
 
 def _by_schema(contract: Contract, schemas: Sequence[RegisteredSchema], bronze: DataFrame) -> DataFrame:
     """Return the records with the JSON that a function makes of each by its schema."""
-    names = (READ_BY[contract.payload.name], "FramedJson", "JsonBytes")
-    function = new_instance(bronze.sparkSession, *(Path(__file__).with_name(f"{name}.java") for name in names))
+    function = new_instance(bronze.sparkSession, *_sources(READ_BY[contract.payload.name], "FramedJson"))
     function.limit(contract.limits.depth)
     for is_text in (True, False):
         for path in paths_read(columns_read(contract), of_text=is_text):

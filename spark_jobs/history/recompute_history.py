@@ -18,9 +18,10 @@ from include.ground.record_coordinates import POSITION, RANK
 from include.ground.settings import Settings
 from include.ground.sql_quoting import same_sql, sql_names
 from include.read.rejected_records import DecidedRecord, Position
-from spark_jobs.backends.backend import Backend, Sql, run_records
+from spark_jobs.backends.backend import Backend, Sql
 from spark_jobs.backends.local.arrow_files import rows_in_files
 from spark_jobs.backends.local.duckdb_session import duckdb_session
+from spark_jobs.backends.local.runs import run_records
 from spark_jobs.backends.release import Release, last_of_run
 from spark_jobs.history.apply_patch import PatchedReference, patched_references, validate_joined
 from spark_jobs.history.rebuild_gold import compared_columns

@@ -23,7 +23,6 @@ from include.ground.delta_log import batch_commit, commits, latest_patch
 from include.ground.paths import warehouse
 from include.ground.record_coordinates import is_file_set, kafka_ends
 from include.ground.settings import Settings
-from include.read.plain_values import iso_time
 from include.read.publication import Publication, TableVersion, publish
 from include.read.published_tables import read_refresh_state
 from spark_jobs.backends.backend import DecidedRun, DecisionCounts, Metadata, NeedsSpark, Transaction
@@ -43,6 +42,7 @@ from spark_jobs.layers.gold_layer import (
     update_of_run,
 )
 from spark_jobs.layers.silver_tables import RefineRun, SilverTables, facts_of
+from spark_jobs.tables.delta_table import RowsUnaccounted
 from spark_jobs.tables.failpoints import Step, pass_step
 
 
@@ -141,7 +141,7 @@ def commit_silver(release: Release, run: RefineRun, following: NextRun | None = 
     is_committed = writer.silver.committed(silver.app_id) >= run.last
     decided = release.backend.decide(writer, run, following, is_committed=is_committed)
     try:
-        decided.counts.validate(writer.silver.spec.name, run.batches)
+        refuse_unaccounted(writer.silver.spec.name, run.batches, decided.counts)
         pass_step(Step.SILVER_WRITTEN, run.last)
         if not is_committed:
             decided.commit_silver(silver, silver_metadata(writer, run, decided.counts))
@@ -151,6 +151,13 @@ def commit_silver(release: Release, run: RefineRun, following: NextRun | None = 
     finally:
         decided.release()
     return decided
+
+
+def refuse_unaccounted(table: str, batches: tuple[int, int], counts: DecisionCounts) -> None:
+    """Raise RowsUnaccounted unless each record is accepted or rejected."""
+    if counts.rows_in != counts.accepted + counts.rejected:
+        why = f"{counts.rows_in} records came in, {counts.accepted} are accepted and {counts.rejected} rejected"
+        raise RowsUnaccounted(table, batches, why)
 
 
 def commit_gold(release: Release, run: RefineRun, now: float | None = None, decided: DecidedRun | None = None) -> None:
@@ -202,7 +209,7 @@ def silver_metadata(writer: SilverTables, run: RefineRun, counts: DecisionCounts
     latest = {p: time for p, time in counts.latest.items() if not is_file_set(int(p))}
     rowless = progress.without_rows(map(str, awake_partitions(in_bronze))) - latest.keys()
     reached = {
-        "event_time_max": {p: iso_time(t) for p, t in latest.items()},
+        "event_time_max": {p: t.isoformat() for p, t in latest.items()},
         IDLE: sorted(read_idle_set(in_bronze).partitions),
         ROWLESS: sorted(rowless),
     }

@@ -12,6 +12,7 @@ from include.declare.windows import Window, parsed_size
 from spark_jobs.backends.backend import DecisionCounts
 from spark_jobs.layers.bronze import BronzeBatch, validate_ranges
 from spark_jobs.layers.gold_files import files_within
+from spark_jobs.stream.refine import refuse_unaccounted
 from spark_jobs.tables.data_files import DataFile, TableSpec
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 
@@ -21,9 +22,9 @@ COLUMNS = StructType().add("at", TimestampType()).add("n", LongType()).add("_mon
 @pytest.mark.parametrize("rows_in", [4, 6])
 def test_records_that_are_in_no_table_or_in_two_are_refused(rows_in: int) -> None:
     with pytest.raises(RowsUnaccounted, match=f"{rows_in} records came in, 3 are accepted and 2 rejected") as refused:
-        DecisionCounts(rows_in, 3, 2, {}, {}, {}, {}).validate("silver.small", (4, 7))
+        refuse_unaccounted("silver.small", (4, 7), DecisionCounts(rows_in, 3, 2, {}, {}, {}, {}))
     assert refused.value.batches == (4, 7)
-    DecisionCounts(5, 3, 2, {}, {}, {}, {}).validate("silver.small", (4, 7))
+    refuse_unaccounted("silver.small", (4, 7), DecisionCounts(5, 3, 2, {}, {}, {}, {}))
 
 
 def bronze_file(partitions: tuple[int, int], offsets: tuple[int, int], rows: int) -> DataFile:

@@ -1,11 +1,8 @@
 package headrace;
 
 import java.io.File;
-import java.io.FileOutputStream;
-import java.io.Serializable;
 import java.util.Iterator;
 
-import org.apache.arrow.vector.ipc.ArrowFileWriter;
 import org.apache.spark.TaskContext;
 import org.apache.spark.api.java.function.VoidFunction;
 import org.apache.spark.sql.catalyst.InternalRow;
@@ -47,12 +44,8 @@ final class WritingOfQuery extends AbstractFunction0 {
     }
 }
 
-final class WritingOfTask implements VoidFunction, Serializable {
-    /** A batch ends with this many rows, or with the bytes below: a row may have a megabyte. */
-    private static final int MOST_ROWS = 16384;
-    private static final int MOST_BYTES = 8 << 20;
+final class WritingOfTask extends ArrowFile implements VoidFunction {
     private static final int BYTES_OF_OTHERS = 4096;
-
     private final StructType schema;
     private final String folder;
 
@@ -63,43 +56,15 @@ final class WritingOfTask implements VoidFunction, Serializable {
 
     public void call(Object partition) throws Exception {
         Iterator rows = (Iterator) partition;
-        if (!rows.hasNext()) {
-            return;
-        }
-        ArrowWriter batch = ArrowWriter.create(schema, "UTC", true, false);
-        try {
-            write(batch, rows, String.format("%05d.arrow", new Object[] {TaskContext.getPartitionId()}));
-        } finally {
-            batch.root().close();
+        if (rows.hasNext()) {
+            String name = String.format("%05d.arrow", new Object[] {TaskContext.getPartitionId()});
+            write(schema, rows, new File(folder, name));
         }
     }
 
-    private void write(ArrowWriter batch, Iterator rows, String name) throws Exception {
-        FileOutputStream output = new FileOutputStream(new File(folder, name));
-        try {
-            ArrowFileWriter writer = new ArrowFileWriter(batch.root(), null, output.getChannel());
-            writer.start();
-            while (rows.hasNext()) {
-                fill(batch, rows);
-                writer.writeBatch();
-                batch.reset();
-            }
-            writer.end();
-        } finally {
-            output.close();
-        }
-    }
-
-    private static void fill(ArrowWriter batch, Iterator rows) {
-        int count = 0;
-        int bytes = 0;
-        while (rows.hasNext() && count < MOST_ROWS && bytes < MOST_BYTES) {
-            InternalRow row = (InternalRow) rows.next();
-            batch.write(row);
-            count++;
-            // What a plan returns as a rule. To ask the batch for its size takes longer than to write the row.
-            bytes += row instanceof UnsafeRow ? ((UnsafeRow) row).getSizeInBytes() : BYTES_OF_OTHERS;
-        }
-        batch.finish();
+    int add(InternalRow row, ArrowWriter batch) {
+        batch.write(row);
+        // What a plan returns as a rule. To ask the batch for its size takes longer than to write the row.
+        return row instanceof UnsafeRow ? ((UnsafeRow) row).getSizeInBytes() : BYTES_OF_OTHERS;
     }
 }

@@ -1,12 +1,9 @@
 package headrace;
 
 import java.io.File;
-import java.io.FileOutputStream;
-import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.Iterator;
@@ -21,26 +18,18 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 
-import org.apache.arrow.memory.BufferAllocator;
-import org.apache.arrow.vector.BigIntVector;
-import org.apache.arrow.vector.IntVector;
-import org.apache.arrow.vector.TimeStampMicroTZVector;
-import org.apache.arrow.vector.VarBinaryVector;
-import org.apache.arrow.vector.VarCharVector;
-import org.apache.arrow.vector.VectorSchemaRoot;
-import org.apache.arrow.vector.complex.ListVector;
-import org.apache.arrow.vector.complex.StructVector;
-import org.apache.arrow.vector.ipc.ArrowFileWriter;
-import org.apache.arrow.vector.types.pojo.ArrowType;
-import org.apache.arrow.vector.types.pojo.Field;
-import org.apache.arrow.vector.types.pojo.FieldType;
-import org.apache.arrow.vector.types.pojo.Schema;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.TimeoutException;
 import org.apache.kafka.common.header.Header;
-import org.apache.spark.sql.util.ArrowUtils;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.catalyst.util.GenericArrayData;
+import org.apache.spark.sql.execution.arrow.ArrowWriter;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.unsafe.types.UTF8String;
 
 /**
  * Reads ranges of offsets and writes each partition's records as an Arrow file with the columns of Spark's Kafka source
@@ -136,12 +125,12 @@ public final class KafkaRanges {
 final class Calendar {
     private final long firstMs;
     private final long lastMs;
-    private final byte[] header;
+    private final UTF8String header;
 
     Calendar(long firstMs, long lastMs, String header) {
         this.firstMs = firstMs;
         this.lastMs = lastMs;
-        this.header = header.getBytes(StandardCharsets.UTF_8);
+        this.header = UTF8String.fromString(header);
     }
 
     boolean has(long ms) {
@@ -153,17 +142,24 @@ final class Calendar {
         return ms < firstMs ? firstMs * 1000 - 1 : ms > lastMs ? lastMs * 1000 + 1 : ms * 1000;
     }
 
-    byte[] header() {
+    UTF8String header() {
         return header;
     }
 }
 
 /** One partition: a range after the other. */
-final class PartitionReader implements Callable {
+final class PartitionReader extends ArrowFile implements Callable, Iterator {
+    private static final StructType SCHEMA = new StructType()
+        .add("key", DataTypes.BinaryType).add("value", DataTypes.BinaryType).add("topic", DataTypes.StringType)
+        .add("partition", DataTypes.IntegerType).add("offset", DataTypes.LongType)
+        .add("timestamp", DataTypes.TimestampType).add("timestampType", DataTypes.IntegerType)
+        .add("headers", DataTypes.createArrayType(
+            new StructType().add("key", DataTypes.StringType).add("value", DataTypes.BinaryType)));
     private static final Duration POLL = Duration.ofMillis(100);
 
     private final KafkaConsumer consumer;
     private final TopicPartition partition;
+    private final UTF8String topic;
     private final long pollTimeoutMs;
     private final Calendar calendar;
     private Iterator polled = Collections.emptyIterator();
@@ -178,6 +174,7 @@ final class PartitionReader implements Callable {
     PartitionReader(KafkaConsumer consumer, TopicPartition partition, long pollTimeoutMs, Calendar calendar) {
         this.consumer = consumer;
         this.partition = partition;
+        topic = UTF8String.fromString(partition.topic());
         this.pollTimeoutMs = pollTimeoutMs;
         this.calendar = calendar;
         consumer.assign(Collections.singletonList(partition));
@@ -216,57 +213,60 @@ final class PartitionReader implements Callable {
         }
         advance();
         if (hasNext()) {
-            write();
+            write(SCHEMA, this, file);
         }
         position = end;
         return null;
     }
 
-    private boolean hasNext() {
+    public boolean hasNext() {
         return pending != null && pending.offset() < end;
     }
 
-    private void write() throws IOException {
-        FileOutputStream output = new FileOutputStream(file);
-        try {
-            RecordBatch batch = new RecordBatch(partition.topic(), calendar);
-            try {
-                batch.allocate();
-                ArrowFileWriter writer = new ArrowFileWriter(batch.root(), null, output.getChannel());
-                writer.start();
-                while (hasNext()) {
-                    fill(batch);
-                    writer.writeBatch();
-                    batch.clear();
-                }
-                writer.end();
-            } finally {
-                batch.close();
-            }
-        } finally {
-            output.close();
-        }
+    /** Returns the row of the next record, with the columns of Spark's source. */
+    public Object next() {
+        ConsumerRecord record = pending;
+        position = record.offset() + 1;
+        pending = null;
+        advance();
+        return row(record);
     }
 
-    private void fill(RecordBatch batch) {
-        while (hasNext() && !batch.isFull()) {
-            add(batch);
-            position = pending.offset() + 1;
-            pending = null;
-            advance();
+    private InternalRow row(ConsumerRecord record) {
+        long ms = record.timestamp();
+        List headers = new ArrayList();
+        for (Iterator given = record.headers().iterator(); given.hasNext();) {
+            Header each = (Header) given.next();
+            headers.add(new GenericInternalRow(new Object[] {UTF8String.fromString(each.key()), each.value()}));
         }
-        batch.finish();
+        if (!calendar.has(ms)) {
+            headers.add(new GenericInternalRow(new Object[] {calendar.header(), Long.toString(ms).getBytes(StandardCharsets.UTF_8)}));
+        }
+        return new GenericInternalRow(new Object[] {
+            record.key(), record.value(), topic, Integer.valueOf(record.partition()), Long.valueOf(record.offset()),
+            Long.valueOf(calendar.micros(ms)), Integer.valueOf(record.timestampType().id),
+            headers.isEmpty() ? null : new GenericArrayData(headers.toArray())});
     }
 
-    private void add(RecordBatch batch) {
+    int add(InternalRow row, ArrowWriter batch) {
         try {
-            batch.add(pending);
+            batch.write(row);
         } catch (RuntimeException failed) {
-            String where = partition + ", offset " + pending.offset() + ": the record cannot be stored: ";
+            String where = partition + ", offset " + row.getLong(4) + ": the record cannot be stored: ";
             IllegalStateException placed = new IllegalStateException(where + failed);
             placed.setStackTrace(failed.getStackTrace());
             throw placed;
         }
+        int bytes = size(row, 0) + size(row, 1);
+        for (int number = 0; !row.isNullAt(7) && number < row.getArray(7).numElements(); number++) {
+            InternalRow header = row.getArray(7).getStruct(number, 2);
+            bytes += header.getUTF8String(0).numBytes() + size(header, 1);
+        }
+        return bytes;
+    }
+
+    private static int size(InternalRow row, int column) {
+        return row.isNullAt(column) ? 0 : row.getBinary(column).length;
     }
 
     /**
@@ -317,144 +317,5 @@ final class PartitionReader implements Callable {
             throw new TimeoutException(
                 partition + ": " + waited + " at offset " + position + ", the range ends at " + end);
         }
-    }
-}
-
-/** Records as Arrow vectors, as many as one batch of a file has. */
-final class RecordBatch {
-    private static final int MOST_ROWS = 16384;
-    private static final int MOST_BYTES = 8 << 20;
-
-    private final BufferAllocator memory = ArrowUtils.rootAllocator().newChildAllocator("kafka", 0, Long.MAX_VALUE);
-    private final byte[] topic;
-    private final Calendar calendar;
-    private final VectorSchemaRoot root;
-    private final VarBinaryVector keys;
-    private final VarBinaryVector values;
-    private final VarCharVector topics;
-    private final IntVector partitions;
-    private final BigIntVector offsets;
-    private final TimeStampMicroTZVector timestamps;
-    private final IntVector timestampTypes;
-    private final ListVector headers;
-    private final StructVector header;
-    private final VarCharVector headerKeys;
-    private final VarBinaryVector headerValues;
-    private int count;
-    private int headerCount;
-    private int bytes;
-
-    RecordBatch(String topic, Calendar calendar) {
-        this.calendar = calendar;
-        this.topic = topic.getBytes(StandardCharsets.UTF_8);
-        root = VectorSchemaRoot.create(schema(), memory);
-        keys = (VarBinaryVector) root.getVector("key");
-        values = (VarBinaryVector) root.getVector("value");
-        topics = (VarCharVector) root.getVector("topic");
-        partitions = (IntVector) root.getVector("partition");
-        offsets = (BigIntVector) root.getVector("offset");
-        timestamps = (TimeStampMicroTZVector) root.getVector("timestamp");
-        timestampTypes = (IntVector) root.getVector("timestampType");
-        headers = (ListVector) root.getVector("headers");
-        header = (StructVector) headers.getDataVector();
-        headerKeys = (VarCharVector) header.getChild("key");
-        headerValues = (VarBinaryVector) header.getChild("value");
-    }
-
-    void allocate() {
-        root.allocateNew();
-    }
-
-    private static Schema schema() {
-        ArrowType binary = new ArrowType.Binary();
-        ArrowType text = new ArrowType.Utf8();
-        ArrowType integer = new ArrowType.Int(32, true);
-        ArrowType time = new ArrowType.Timestamp(org.apache.arrow.vector.types.TimeUnit.MICROSECOND, "UTC");
-        Field pair = field("element", new ArrowType.Struct(), new Field[] {
-            field("key", text, new Field[0]), field("value", binary, new Field[0])});
-        return new Schema(Arrays.asList(new Field[] {
-            field("key", binary, new Field[0]), field("value", binary, new Field[0]),
-            field("topic", text, new Field[0]), field("partition", integer, new Field[0]),
-            field("offset", new ArrowType.Int(64, true), new Field[0]), field("timestamp", time, new Field[0]),
-            field("timestampType", integer, new Field[0]),
-            field("headers", new ArrowType.List(), new Field[] {pair})}));
-    }
-
-    private static Field field(String name, ArrowType type, Field[] children) {
-        return new Field(name, FieldType.nullable(type), Arrays.asList(children));
-    }
-
-    VectorSchemaRoot root() {
-        return root;
-    }
-
-    boolean isFull() {
-        return count == MOST_ROWS || bytes >= MOST_BYTES;
-    }
-
-    void add(ConsumerRecord record) {
-        set(keys, count, (byte[]) record.key());
-        set(values, count, (byte[]) record.value());
-        topics.setSafe(count, topic);
-        partitions.setSafe(count, record.partition());
-        offsets.setSafe(count, record.offset());
-        long ms = record.timestamp();
-        timestamps.setSafe(count, calendar.micros(ms));
-        timestampTypes.setSafe(count, record.timestampType().id);
-        Iterator given = record.headers().iterator();
-        boolean isDated = calendar.has(ms);
-        if (given.hasNext() || !isDated) {
-            headers.startNewValue(count);
-            int before = headerCount;
-            while (given.hasNext()) {
-                Header each = (Header) given.next();
-                addHeader(each.key().getBytes(StandardCharsets.UTF_8), each.value());
-            }
-            if (!isDated) {
-                addHeader(calendar.header(), Long.toString(ms).getBytes(StandardCharsets.UTF_8));
-            }
-            headers.endValue(count, headerCount - before);
-        } else {
-            headers.setNull(count);
-        }
-        count++;
-    }
-
-    private void addHeader(byte[] key, byte[] value) {
-        header.setIndexDefined(headerCount);
-        headerKeys.setSafe(headerCount, key);
-        bytes += key.length;
-        set(headerValues, headerCount, value);
-        headerCount++;
-    }
-
-    private void set(VarBinaryVector column, int row, byte[] value) {
-        if (value == null) {
-            column.setNull(row);
-        } else {
-            column.setSafe(row, value);
-            bytes += value.length;
-        }
-    }
-
-    void finish() {
-        headerKeys.setValueCount(headerCount);
-        headerValues.setValueCount(headerCount);
-        header.setValueCount(headerCount);
-        root.setRowCount(count);
-    }
-
-    void clear() {
-        for (Iterator all = root.getFieldVectors().iterator(); all.hasNext();) {
-            ((org.apache.arrow.vector.FieldVector) all.next()).reset();
-        }
-        count = 0;
-        headerCount = 0;
-        bytes = 0;
-    }
-
-    void close() {
-        root.close();
-        memory.close();
     }
 }

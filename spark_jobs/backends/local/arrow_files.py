@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
-from spark_jobs.contract.java_function import new_instance
+from spark_jobs.contract.java_function import shared_instance
 from spark_jobs.tables.data_files import ROWS_PER_GROUP, Bounds
 
 SUFFIX = ".arrow"
-SOURCE = Path(__file__).with_name("ArrowFiles.java")
+SOURCES = [Path(__file__).with_name(f"{name}.java") for name in ("ArrowFiles", "ArrowFile")]
 UNFINISHED = "_unfinished"
 
 
@@ -33,7 +33,7 @@ def write_arrow(rows: DataFrame, folder: Path) -> list[Path]:
 
     A frame that was executed before is not planned again. A failed execution leaves no file.
     """
-    writer = new_instance(rows.sparkSession, SOURCE)
+    writer = shared_instance(rows.sparkSession.sparkContext, *SOURCES)
     return added_files(folder, lambda unfinished: writer.write(rows._jdf.queryExecution(), str(unfinished)))
 
 

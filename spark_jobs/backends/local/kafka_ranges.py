@@ -21,7 +21,7 @@ from include.ground.record_coordinates import FIRST_MS, HEADER, LAST_MS
 from spark_jobs.backends.local.arrow_files import SUFFIX, added_files
 from spark_jobs.contract.java_function import new_instance
 
-SOURCE = Path(__file__).with_name("KafkaRanges.java")
+SOURCES = [Path(__file__).with_name(f"{name}.java") for name in ("KafkaRanges", "ArrowFile")]
 PREFIX = "kafka."
 BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
 READING = {
@@ -45,7 +45,7 @@ class KafkaRanges:
     def __init__(self, spark: SparkSession, topic: str, options: Mapping[str, str], stop: threading.Event) -> None:
         self.topic = topic
         self._stop = stop
-        self._java: Any = new_instance(spark, SOURCE)
+        self._java: Any = new_instance(spark, *SOURCES)
         gateway = spark.sparkContext._gateway
         assert gateway is not None
         self._gateway = gateway

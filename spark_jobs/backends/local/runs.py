@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -30,7 +30,7 @@ from include.declare.children import Elements
 from include.declare.dataset import Dataset
 from include.ground.record_coordinates import POSITION
 from include.ground.sql_quoting import sql_literal
-from spark_jobs.backends.backend import DecisionCounts, Metadata, NeedsSpark, Transaction, ValidatedFiles, run_records
+from spark_jobs.backends.backend import DecisionCounts, Metadata, NeedsSpark, Queries, Transaction, ValidatedFiles
 from spark_jobs.backends.local.arrow_files import (
     Words,
     are_in,
@@ -45,6 +45,7 @@ from spark_jobs.backends.local.identities import PLACE_SQL, IdentifiedRows, iden
 from spark_jobs.backends.local.prepared_query import SlotFull
 from spark_jobs.backends.local.tables import LocalTables
 from spark_jobs.backends.local.validation import validate_files
+from spark_jobs.layers.bronze import ReleasedBronze
 from spark_jobs.layers.gold_rows import source_rows
 from spark_jobs.layers.silver_code import failure_of
 from spark_jobs.layers.silver_tables import (
@@ -110,6 +111,25 @@ def validate_run(
     count = rows_in_files(records)
     rows = identify_files(writer.dataset, writer.silver, files.accepted, count)
     return ValidatedRun(batches, sources, tuple(records), count, files, rows, until, schemas, folder)
+
+
+def run_records(
+    open_session: Callable[[], AbstractContextManager[Queries]],
+    records: ReleasedBronze,
+    batches: tuple[int, int],
+    folder: Path,
+) -> list[Path]:
+    """Return files with exactly the bronze rows of `batches`; `folder` gets those of files that have other batches."""
+    bronze, files = records.table, records.batch_files(*batches)
+    mixed = [file for file in files if not file.lies_within("_batch_id", *batches)]
+    paths = [bronze.spec.path / file.path for file in files if file not in mixed]
+    if not mixed:
+        return paths
+    first, last = batches
+    with open_session() as sql:
+        sql.view_table("mixed", bronze, mixed)
+        sql.save_records(f"select * from mixed where _batch_id between {first} and {last}", folder)
+    return [*paths, *parquet_files(folder)]
 
 
 def bronze_files(writer: LocalTables, batches: Batches) -> tuple[str, ...]:
