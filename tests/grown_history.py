@@ -225,9 +225,9 @@ class GrownHistory:
         times = {"0": at.isoformat().replace("+00:00", "Z")}
         self.progress.advance(number, json.dumps(times))
         facts = {"rows": count, "rows_in": count, "event_time_max": times, PROGRESS: self.progress.as_json()}
-        self._commit(writer.silver, writer.app_id("silver"), run, facts, added)
+        self._commit(writer.silver, writer.app_ids["silver"], run, facts, added)
         nothing: dict[str, Any] = {"rows": 0, "reasons": {}, "dispositions": {}, "warnings": {}}
-        self._commit(writer.rejected, writer.app_id("rejected"), run, nothing, [])
+        self._commit(writer.rejected, writer.app_ids["rejected"], run, nothing, [])
         target, hour = self.release.gold[0], at.replace(minute=0, second=0)
         old = [file for file in target.table.files() if file.overlaps("hour", hour, hour)]
         rows = pa.table({"hour": pa.array([hour], TIME), "events": [number]})

@@ -76,8 +76,8 @@ class Release:
         """The last batch of each table by name, -1 for none."""
         writer = self.writer
         return {
-            writer.silver.spec.name: writer.silver.committed(writer.app_id("silver")),
-            writer.rejected.spec.name: writer.rejected.committed(writer.app_id("rejected")),
+            writer.silver.spec.name: writer.silver.committed(writer.app_ids["silver"]),
+            writer.rejected.spec.name: writer.rejected.committed(writer.app_ids["rejected"]),
             **{target.table.spec.name: target.table.committed(target.app_id) for target in self.gold},
         }
 
@@ -89,7 +89,7 @@ class Release:
     @property
     def last_epoch(self) -> int:
         """The epoch of the last commit to silver, 0 for none."""
-        silver, app_id = self.writer.silver, self.writer.app_id("silver")
+        silver, app_id = self.writer.silver, self.writer.app_ids["silver"]
         batch = silver.committed(app_id)
         return int(silver.commit_of(app_id, batch).facts["epoch"]) if batch >= 0 else 0
 
@@ -99,7 +99,7 @@ class Release:
 
         Raises Terminal (`commits-lost`): the run alone would leave earlier batches out of a table, or add them twice.
         """
-        silver, app_id = self.writer.silver, self.writer.app_id("silver")
+        silver, app_id = self.writer.silver, self.writer.app_ids["silver"]
         batches = self.committed_batches
         last = silver.committed(app_id)
         if set(batches.values()) == {last}:
@@ -181,7 +181,7 @@ def open_release(spark: SparkSession, settings: Settings, dataset: Dataset, bron
 def _inheritance(spark: SparkSession, settings: Settings, release: Release) -> Inheritance | None:
     """Return the rows that the release has yet to inherit; DeclarationRefused when a column has another type now."""
     beginning, writer = release.dataset.release_start, release.writer
-    if beginning is None or writer.rejected.committed(release.writer.app_id("rejected")) >= beginning.batch - 1:
+    if beginning is None or writer.rejected.committed(release.writer.app_ids["rejected"]) >= beginning.batch - 1:
         return None
     base = released_dataset(settings, release.dataset.name, beginning.base)
     versions = {f"silver.{base.name}": beginning.silver, f"rejected.{base.name}": beginning.rejected}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -31,7 +31,7 @@ class WarningCounter:
 
 
 class WatchedRows:
-    """Rows that are counted while they are written, each time anew: `begin`, write, then `counts` or `abandon`."""
+    """Rows that are counted while they are written, each time anew."""
 
     def __init__(self, counter: WarningCounter, accepted: DataFrame) -> None:
         self._rules, self._observation = counter.rules, Observation(uuid4().hex)
@@ -39,14 +39,20 @@ class WatchedRows:
         self._session: Any = accepted.sparkSession
         self._id = accepted._jdf.id() if self._rules else 0
 
-    def begin(self) -> None:
-        """Prepare to count: an observation serves one execution, so each needs a new one of the same name."""
-        if self._rules:
-            manager = self._session._jsparkSession.observationManager()
-            self._observation._jo = manager.getOrNewObservation(self._observation._name, self._id)
-
-    def counts(self) -> Counts:
-        observed = self._observation.get if self._rules else {}
+    def counted(self, write: Callable[[], None]) -> Counts:
+        """Write the rows; return their counts. An observation serves one execution: each needs one of the same name."""
+        if not self._rules:
+            write()
+            return {}
+        manager = self._session._jsparkSession.observationManager()
+        self._observation._jo = manager.getOrNewObservation(self._observation._name, self._id)
+        try:
+            write()
+        except BaseException:
+            # Spark's listeners end the observation of an execution that failed, at some later time.
+            self._session.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+            raise
+        observed = self._observation.get
         return {
             name: {
                 "validated": int(observed[f"validated_{n}"]),
@@ -55,11 +61,6 @@ class WatchedRows:
             }
             for n, name in enumerate(self._rules)
         }
-
-    def abandon(self) -> None:
-        """Let the observation of an execution that failed end, which Spark's listeners do at some later time."""
-        if self._rules:
-            self._session.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
 
 
 def compiled_warning_counter(contract: Contract) -> WarningCounter:

@@ -24,7 +24,7 @@ from include.ground.app_ids import quiet_app_id
 from include.ground.delta_log import batch_commit
 from include.ground.kafka_address import source_options
 from include.ground.paths import bronze_path
-from include.ground.record_coordinates import FIRST_DATE, LAST_DATE, is_file_set, kafka_ends
+from include.ground.record_coordinates import FIRST_DATE, FIRST_FILE_SET, LAST_DATE, is_file_set, kafka_ends
 from include.ground.settings import Settings, reject_unsafe
 from spark_jobs.tables.data_files import DataFile, ParquetWriting, TableSpec
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
@@ -63,7 +63,8 @@ def awake_partitions(metadata: Mapping[str, Any]) -> frozenset[int]:
     """Return the partitions that are not idle; none for a commit of an earlier version, which does not know."""
     if IDLE not in metadata:
         return frozenset()
-    return frozenset(kafka_ends(metadata["offsets"])) - read_idle_set(metadata).partitions
+    idle = read_idle_set(metadata).partitions
+    return frozenset(kafka_ends(metadata["offsets"])) - idle
 
 
 def idle_set_at(bronze: Table, batch: int) -> IdleSet:
@@ -90,10 +91,8 @@ class ReleasedBronze:
 
     def batch_files(self, first: int, last: int) -> list[DataFile]:
         """Return the files that may hold records of batches [first, last]; each file has records of one partition."""
-        return [file for file in self.table.batch_files(first, last) if self._has(int(str(file.low["partition"])))]
-
-    def _has(self, partition: int) -> bool:
-        return not is_file_set(partition) or partition in self.file_sets
+        found = ((file, int(str(file.low["partition"]))) for file in self.table.batch_files(first, last))
+        return [file for file, partition in found if partition < FIRST_FILE_SET or partition in self.file_sets]
 
     def count_rows(self, first: int, last: int) -> int:
         return self.table.rows_of_batches(self.batch_files(first, last), first, last)

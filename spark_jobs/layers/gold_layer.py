@@ -171,7 +171,7 @@ def _begin(window: Window, start: Start | None) -> datetime:
 
 def _advanced(old: RefreshState, writer: SilverTables, run: RefineRun) -> RefreshState:
     """Return the state after a run, with the watermark from the event times in silver's commit."""
-    commit = writer.silver.commit_of(writer.app_id("silver"), run.last)
+    commit = writer.silver.commit_of(writer.app_ids["silver"], run.last)
     progress = WatermarkProgress(writer.dataset.pipeline.lateness, old.batch, old.watermark, dict(old.event_times))
     reached = progress.advance(run.last, json.dumps(watermark_facts(commit.facts)))
     return RefreshState(run.last, watermark=reached.after, event_times=progress.max_event_times)

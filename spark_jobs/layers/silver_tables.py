@@ -110,8 +110,11 @@ class SilverTables:
         """Folder for what prepared queries read and write, below it one for each process."""
         return self.staging.with_name(QUERIES)
 
-    def app_id(self, table: str) -> str:
-        return release_app_id(self.dataset.name, self.dataset.release, table)
+    @cached_property
+    def app_ids(self) -> Mapping[str, str]:
+        """The app ids of the release's commits to `silver` and `rejected`."""
+        name, release = self.dataset.name, self.dataset.release
+        return {table: release_app_id(name, release, table) for table in ("silver", "rejected")}
 
 
 OpenTable = Callable[[TableSpec, int | None], Table]

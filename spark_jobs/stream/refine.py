@@ -50,11 +50,12 @@ def publication_of(settings: Settings, release: Release, batch: int) -> Publicat
     """Return the publication of the versions in which each table got `batch`, or the last patch after it."""
     writer, root, dataset = release.writer, warehouse(settings), release.writer.dataset
     in_bronze = batch_commit(writer.bronze.spec.path, batch)
-    own = {writer.silver: writer.app_id("silver"), writer.rejected: writer.app_id("rejected")}
+    own = {writer.silver: writer.app_ids["silver"], writer.rejected: writer.app_ids["rejected"]}
     own |= {target.table: target.app_id for target in release.gold}
     commits = {writer.bronze: latest_patch(writer.bronze.spec.path, in_bronze)}
     commits |= {table: latest_patch(table.spec.path, table.commit_of(app_id, batch)) for table, app_id in own.items()}
-    behind = _behind(release, {table.spec.name: commit.facts for table, commit in commits.items()}, batch)
+    states = {each.table.spec.name: read_refresh_state(commits[each.table].facts) for each in release.interval_tables}
+    behind = {name: state.batch for name, state in states.items() if state.batch < batch}
     latest = max(commit.timestamp_ms for commit in commits.values())
     return Publication(
         dataset=dataset.name,
@@ -69,13 +70,6 @@ def publication_of(settings: Settings, release: Release, batch: int) -> Publicat
             for table, commit in commits.items()
         },
     )
-
-
-def _behind(release: Release, commits: Mapping[str, Mapping[str, Any]], batch: int) -> dict[str, int]:
-    """Return the last batch of each gold table that is behind `batch` by its refresh, given the tables' commits."""
-    names = [target.table.spec.name for target in release.interval_tables]
-    refreshed = {name: read_refresh_state(commits[name]).batch for name in names}
-    return {name: last for name, last in refreshed.items() if last < batch}
 
 
 @dataclass
@@ -112,10 +106,11 @@ def refine(
     committed steps stay, and the next attempt recognises them.
     """
     run = RefineRun(first, last, epoch)
-    report = RunReport((first, last), release.writer.records.count_rows(first, last))
+    report = RunReport((first, last), 0)
     try:
         with report.step("silver"):
             decided = commit_silver(release, run, following)
+        report.rows = decided.counts.rows_in if decided else release.writer.records.count_rows(first, last)
         with report.step("gold"):
             commit_gold(release, run, now, decided)
         if publishing:
@@ -135,7 +130,7 @@ def commit_silver(release: Release, run: RefineRun, following: NextRun | None = 
     Raises RowsUnaccounted, OwnershipLost.
     """
     writer = release.writer
-    silver, rejected = (Transaction(writer.app_id(table), run.last) for table in ("silver", "rejected"))
+    silver, rejected = (Transaction(writer.app_ids[table], run.last) for table in ("silver", "rejected"))
     if writer.rejected.committed(rejected.app_id) >= run.last:
         return None
     is_committed = writer.silver.committed(silver.app_id) >= run.last
@@ -143,10 +138,11 @@ def commit_silver(release: Release, run: RefineRun, following: NextRun | None = 
     try:
         refuse_unaccounted(writer.silver.spec.name, run.batches, decided.counts)
         pass_step(Step.SILVER_WRITTEN, run.last)
+        facts = rejected_metadata(writer, run, decided.counts)
         if not is_committed:
             decided.commit_silver(silver, silver_metadata(writer, run, decided.counts))
             pass_step(Step.SILVER_COMMITTED, run.last)
-        decided.commit_rejected(rejected, rejected_metadata(writer, run, decided.counts))
+        decided.commit_rejected(rejected, facts)
         pass_step(Step.REJECTED_COMMITTED, run.last)
     finally:
         decided.release()
@@ -204,26 +200,24 @@ def _commit_update(
 
 def silver_metadata(writer: SilverTables, run: RefineRun, counts: DecisionCounts) -> dict[str, Any]:
     """Return the metadata of a run's commit to silver: what it read, and how far event times have come."""
-    progress, in_bronze = stored_progress(writer), batch_commit(writer.bronze.spec.path, run.last).facts
+    in_bronze = batch_commit(writer.bronze.spec.path, run.last).facts
+    awake, idle = awake_partitions(in_bronze), read_idle_set(in_bronze).partitions
     # What files bring is history: it neither moves the watermark nor holds it.
-    latest = {p: time for p, time in counts.latest.items() if not is_file_set(int(p))}
-    rowless = progress.without_rows(map(str, awake_partitions(in_bronze))) - latest.keys()
-    reached = {
-        "event_time_max": {p: t.isoformat() for p, t in latest.items()},
-        IDLE: sorted(read_idle_set(in_bronze).partitions),
-        ROWLESS: sorted(rowless),
-    }
+    latest = {p: time.isoformat() for p, time in counts.latest.items() if not is_file_set(int(p))}
+    progress = stored_progress(writer)
+    rowless = progress.without_rows(map(str, awake)) - latest.keys()
+    reached: dict[str, Any] = {"event_time_max": latest, IDLE: sorted(idle), ROWLESS: sorted(rowless)}
     progress.advance(run.last, json.dumps(watermark_facts(reached)))
+    reached[PROGRESS] = progress.as_json()
     return {
         **run.facts(writer.dataset),
         "table": writer.silver.spec.name,
-        "app_id": writer.app_id("silver"),
+        "app_id": writer.app_ids["silver"],
         "rows": counts.accepted,
         "rows_in": counts.rows_in,
         "decided_until": counts.decided_until,
         "schemas_until": counts.schemas_until,
         **reached,
-        PROGRESS: progress.as_json(),
     }
 
 
@@ -232,7 +226,7 @@ def rejected_metadata(writer: SilverTables, run: RefineRun, counts: DecisionCoun
     return {
         **run.facts(writer.dataset),
         "table": writer.rejected.spec.name,
-        "app_id": writer.app_id("rejected"),
+        "app_id": writer.app_ids["rejected"],
         "rows": counts.rejected,
         "reasons": counts.reasons,
         "dispositions": counts.dispositions,
@@ -242,7 +236,7 @@ def rejected_metadata(writer: SilverTables, run: RefineRun, counts: DecisionCoun
 
 def stored_progress(writer: SilverTables) -> WatermarkProgress:
     """Return the progress of the watermark after the last commit to silver; after an upgrade, from all commits."""
-    silver, app_id, lateness = writer.silver, writer.app_id("silver"), writer.dataset.pipeline.lateness
+    silver, app_id, lateness = writer.silver, writer.app_ids["silver"], writer.dataset.pipeline.lateness
     last = silver.committed(app_id)
     if last < 0:
         return WatermarkProgress(lateness)

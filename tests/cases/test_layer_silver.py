@@ -18,8 +18,8 @@ from small_release import Record, small_release
 from include.declare.dataset import declared_dataset
 from include.declare.yaml_declarations import DeclarationRefused
 from include.ground.settings import Settings
-from spark_jobs.backends.local import runs
-from spark_jobs.backends.local.runs import rejected_rows_sql
+from spark_jobs.backends.local import runs, tables
+from spark_jobs.backends.local.tables import rejected_rows_sql
 from spark_jobs.tables.delta_table import RowsUnaccounted
 
 A, B, C, D = (flight_event("scheduled", number) for number in (1, 2, 3, 4))
@@ -175,7 +175,7 @@ def test_run_that_would_lose_a_row_of_a_table_is_refused(
     if table == "silver":
         monkeypatch.setattr(runs, "write_originals", lambda *_: [])
     else:
-        monkeypatch.setattr(runs, "rejected_rows_sql", lambda dataset: f"{rejected_rows_sql(dataset)} limit 0")
+        monkeypatch.setattr(tables, "rejected_rows_sql", lambda dataset: f"{rejected_rows_sql(dataset)} limit 0")
     with pytest.raises(RowsUnaccounted, match="3 records came in, . are accepted and . rejected"):
         release.refine(0, 0)
     assert (release.refined(), release.begun()) == (-1, None)

@@ -24,9 +24,8 @@ from spark_jobs.backends.local.runs import (
     ValidatedRun,
     Validations,
     decided_run,
-    rejected_rows_sql,
 )
-from spark_jobs.backends.local.tables import LocalTables, local_tables
+from spark_jobs.backends.local.tables import LocalTables, local_tables, rejected_rows_sql
 from spark_jobs.backends.local.validation import begin_full_validation, validate_files
 from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, KafkaRecords
 from spark_jobs.layers.gold_files import GoldTable

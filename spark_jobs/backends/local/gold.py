@@ -452,7 +452,8 @@ def _merged(
         grains = planned.begin(duck, fresh)
         if not grains.spans and grains.spans is not None:
             return [], [], 0
-        old, sources = [] if target.gold.only_adds else target.touched_files(grains), planned.sources(silver, grains)
+        sources = planned.sources(silver, grains)
+        old = [] if target.gold.only_adds else target.touched_files(grains)
         if rows_of(old) + len(fresh) > MOST_ROWS or rows_of(sources) > MOST_SOURCE_ROWS:
             raise NeedsSpark("it has too many rows to merge at once")
         merged = planned.finish(duck, old, silver, sources, batch)

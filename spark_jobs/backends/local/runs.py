@@ -27,9 +27,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from include.declare.children import Elements
-from include.declare.dataset import Dataset
 from include.ground.record_coordinates import POSITION
-from include.ground.sql_quoting import sql_literal
 from spark_jobs.backends.backend import DecisionCounts, Metadata, NeedsSpark, Queries, Transaction, ValidatedFiles
 from spark_jobs.backends.local.arrow_files import (
     Words,
@@ -48,14 +46,7 @@ from spark_jobs.backends.local.validation import validate_files
 from spark_jobs.layers.bronze import ReleasedBronze
 from spark_jobs.layers.gold_rows import source_rows
 from spark_jobs.layers.silver_code import failure_of
-from spark_jobs.layers.silver_tables import (
-    REFUSED_AS,
-    Inheritance,
-    Month,
-    RefineRun,
-    SilverTables,
-    first_unexpired_batch,
-)
+from spark_jobs.layers.silver_tables import Inheritance, Month, RefineRun, SilverTables, first_unexpired_batch
 from spark_jobs.tables.data_files import DataFile
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 from spark_jobs.tables.failpoints import Step, pass_step
@@ -103,9 +94,9 @@ def validate_run(
 ) -> ValidatedRun:
     """Validate a run's records, by the whole lists of decisions and schemas or by their first `…_until` bytes."""
     folder = writer.staging / f"b{batches[1]:08d}"
-    until = writer.decisions.until() if decided_until is None else decided_until
     sources = bronze_files(writer, batches)
     records = run_records(duckdb_session, writer.records, batches, folder / "records")
+    until = writer.decisions.until() if decided_until is None else decided_until
     schemas = writer.payloads.learn(records) if schemas_until is None else schemas_until
     files = validate_files(writer, records, batches, folder / "validated", until, schemas=schemas, with_inputs=True)
     count = rows_in_files(records)
@@ -293,7 +284,7 @@ def _validated(tables: LocalTables, run: RefineRun, following: NextRun | None, *
     shutil.rmtree(tables.staging, ignore_errors=True)
     if not is_committed:
         return validate_run(tables, run.batches)
-    facts = tables.silver.commit_of(tables.app_id("silver"), run.last).facts
+    facts = tables.silver.commit_of(tables.app_ids["silver"], run.last).facts
     return validate_run(tables, run.batches, int(facts.get("decided_until", 0)), int(facts.get("schemas_until", 0)))
 
 
@@ -306,7 +297,7 @@ def _written(
         tables.identities.view_candidates(duck, "candidates", accepted, validated.rows)
         duck.view_query("known", f"select * from candidates where _batch_id < {run.first}")
         rank_copies(duck, tables.dataset, "candidates_sharing", "known")
-        rejected_rows = duck.arrow(rejected_rows_sql(tables.dataset))
+        rejected_rows = duck.arrow(tables.rejected_rows)
         found = duck.arrays(f"select {PLACE_SQL} from duplicates")
         duplicates = np.sort(packed_places(found["_place_partition"], found["_place_offset"]))
     rejected = write_partitioned(tables.rejected, rejected_rows.to_batches(), run.folder)
@@ -385,27 +376,6 @@ def _latest_events(silver: Table, files: Sequence[DataFile], column: str) -> dic
             if high is not None:
                 latest[partition] = max(latest.get(partition, high), high)
     return latest
-
-
-def rejected_rows_sql(dataset: Dataset) -> str:
-    """Return SQL for the records that break the contract, and those whose identity an earlier record has."""
-    identity, version = sql_literal(", ".join(dataset.pipeline.identity)), sql_literal(dataset.contract.version)
-    duplicate = f"[{{'rule': 'duplicate', 'column': {identity}, 'detail': _winner}}]"
-    month = Month("_timestamp", is_arrival=True).in_duckdb
-    rows = (("invalid", REFUSED_AS.format(first="_reasons[1]"), "_reasons"), ("duplicates", "'duplicate'", duplicate))
-    return " union all ".join(REJECTED_ROWS.format(*each, version, month) for each in rows)
-
-
-REJECTED_ROWS = """
-select
-    _topic, _partition, _offset, _batch_id,
-    {1} as disposition,
-    {2} as reasons,
-    {3} as contract_version,
-    _timestamp as first_seen,
-    {4} as _month
-from {0}
-"""
 
 
 COUNTED = ["disposition", "reasons"]

@@ -11,8 +11,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from include.declare.children import Elements
+from include.declare.dataset import Dataset
 from include.ground.paths import identities_path
-from include.ground.sql_quoting import sql_names
+from include.ground.sql_quoting import sql_literal, sql_names
 from spark_jobs.backends.local.duckdb_session import DuckSession
 from spark_jobs.backends.local.gold import EmbeddedMerge, embedded_merge
 from spark_jobs.backends.local.identities import IdentityLookup
@@ -20,8 +21,29 @@ from spark_jobs.backends.local.prepared_query import PreparedQuery, PreparedSilv
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_inputs import GoldInputs
 from spark_jobs.layers.gold_rows import source_rows
-from spark_jobs.layers.silver_tables import SilverTables
+from spark_jobs.layers.silver_tables import REFUSED_AS, Month, SilverTables
 from spark_jobs.tables.spark_files import no_rows
+
+
+def rejected_rows_sql(dataset: Dataset) -> str:
+    """Return SQL for the records that break the contract, and those whose identity an earlier record has."""
+    identity, version = sql_literal(", ".join(dataset.pipeline.identity)), sql_literal(dataset.contract.version)
+    duplicate = f"[{{'rule': 'duplicate', 'column': {identity}, 'detail': _winner}}]"
+    month = Month("_timestamp", is_arrival=True).in_duckdb
+    rows = (("invalid", REFUSED_AS.format(first="_reasons[1]"), "_reasons"), ("duplicates", "'duplicate'", duplicate))
+    return " union all ".join(REJECTED_ROWS.format(*each, version, month) for each in rows)
+
+
+REJECTED_ROWS = """
+select
+    _topic, _partition, _offset, _batch_id,
+    {1} as disposition,
+    {2} as reasons,
+    {3} as contract_version,
+    _timestamp as first_seen,
+    {4} as _month
+from {0}
+"""
 
 
 @dataclass(frozen=True)
@@ -74,6 +96,11 @@ class LocalTables(SilverTables):
     @cached_property
     def input_names(self) -> Sequence[str]:
         return self.inputs.names
+
+    @cached_property
+    def rejected_rows(self) -> str:
+        """SQL for the rows of rejected of the views `invalid` and `duplicates`."""
+        return rejected_rows_sql(self.dataset)
 
     @cached_property
     def prepared(self) -> PreparedSilver:

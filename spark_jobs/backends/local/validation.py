@@ -89,13 +89,8 @@ class AcceptedQuery:
 
     def write(self, folder: Path, *, with_inputs: bool) -> Counts:
         """Add the rows to a folder; return the counts of the warning rules."""
-        self._watched.begin()
-        try:
-            (self._with_inputs if with_inputs else self._without_inputs).save(folder)
-        except BaseException:
-            self._watched.abandon()
-            raise
-        return self._watched.counts()
+        query = self._with_inputs if with_inputs else self._without_inputs
+        return self._watched.counted(lambda: query.save(folder))
 
 
 ACCEPTED, INVALID, REMAINDER = "accepted", "invalid", "remainder"
@@ -149,7 +144,9 @@ def validate_files(
         return ValidatedFiles((), ())
     decisions = writer.decisions.for_batches(batches, until)
     texts = writer.payloads.texts(records, writer.payloads.learn(records) if schemas is None else schemas)
-    rows_in, ranges = rows_in_files(records), _version_ranges(writer, records, batches)
+    ranges = writer.reference.version_ranges(*batches)
+    rows_in = rows_in_files(records)
+    ranges = ranges if len(ranges) == 1 else _with_records(ranges, records)
     accepted = AcceptedFiles(writer, folder / ACCEPTED, with_inputs)
     for query in _accepted_queries(writer, texts, records, ranges, decisions):
         # If it fails on a record, all of the range are validated in full below, and the failing ones isolated.
@@ -207,11 +204,8 @@ def _valid_query(
     return AcceptedQuery(writer, frames, _within(read_folder(writer.spark, valid, schema), versions, ranges))
 
 
-def _version_ranges(writer: LocalTables, records: Sequence[Path], batches: tuple[int, int]) -> list[VersionRange]:
+def _with_records(ranges: Sequence[VersionRange], records: Sequence[Path]) -> list[VersionRange]:
     """Return the version ranges that have records; each needs its own Spark job."""
-    ranges = writer.reference.version_ranges(*batches)
-    if len(ranges) == 1:
-        return ranges
     with duckdb_session() as duck:
         duck.view_files("records", records, RECORD)
         there = [batch for (batch,) in duck.rows("select distinct _batch_id from records")]

@@ -101,7 +101,7 @@ def decide(writer: SilverTables, run: RefineRun, *, is_committed: bool) -> Spark
     inheritance = writer.inheritance
     if inheritance is not None and run.first < inheritance.until:
         return _inherited(writer, inheritance, run)
-    facts = writer.silver.commit_of(writer.app_id("silver"), run.last).facts if is_committed else {}
+    facts = writer.silver.commit_of(writer.app_ids["silver"], run.last).facts if is_committed else {}
     paths = [writer.bronze.spec.path / file.path for file in writer.records.batch_files(*run.batches)]
     decided = facts.get("decided_until") if is_committed else writer.decisions.until()
     schemas = facts.get("schemas_until") if is_committed else writer.payloads.learn(paths)
