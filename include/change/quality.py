@@ -26,7 +26,7 @@ from include.ground.errors import Terminal
 from include.ground.paths import docs_page
 from include.ground.render_template import render_html
 from include.ground.settings import Settings
-from include.observe.ledger_reader import RuleWarnings, RunCounts
+from include.observe.ledger_reader import RecordedRun, RuleWarnings
 from include.observe.stream_history import StoredValidation, store_validation
 from include.plans.plan import Compared, Plan, PlanRecord
 from include.read.publication import read_publication, tables_of
@@ -213,7 +213,7 @@ class QualityReport:
     dataset: str
     since: datetime | None
     until: datetime | None
-    runs: Sequence[RunCounts]
+    runs: Sequence[RecordedRun]
     lines: Sequence[RuleSummary]
 
     @property
@@ -238,7 +238,7 @@ class QualityReport:
 
 
 def quality_report(
-    dataset: str, contract: Contract, runs: Sequence[RunCounts], since: datetime | None, until: datetime | None
+    dataset: str, contract: Contract, runs: Sequence[RecordedRun], since: datetime | None, until: datetime | None
 ) -> QualityReport:
     """Return the report of these runs; `contract` has the limit of each warning."""
     mostly = {rule.name: rule.mostly for rule in contract.record_rules}
@@ -252,13 +252,13 @@ def quality_report(
     )
 
 
-def _rejection(name: str, runs: Sequence[RunCounts]) -> RuleSummary:
+def _rejection(name: str, runs: Sequence[RecordedRun]) -> RuleSummary:
     shares = [_share(run.reasons.get(name, 0), run.rows_in) for run in runs]
     rejected, validated = sum(run.reasons.get(name, 0) for run in runs), sum(run.rows_in for run in runs)
     return RuleSummary(name, REJECTED, validated, rejected, None, None, None, shares)
 
 
-def _warning(name: str, runs: Sequence[RunCounts], mostly: float) -> RuleSummary:
+def _warning(name: str, runs: Sequence[RecordedRun], mostly: float) -> RuleSummary:
     none = RuleWarnings(0, 0, None)
     counted = [run.warnings.get(name, none) for run in runs]
     validated, violations = sum(each.validated for each in counted), sum(each.violations for each in counted)
@@ -280,7 +280,7 @@ def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def _run_json(run: RunCounts) -> Mapping[str, Any]:
+def _run_json(run: RecordedRun) -> Mapping[str, Any]:
     return {
         "release": run.release,
         "batches": [run.first_batch, run.last_batch],

@@ -60,7 +60,7 @@ def report(
     settings = load_settings()
     validated_by = release or read_publication(settings, dataset).release
     contract = released_dataset(settings, dataset, validated_by).contract
-    runs = [run for run in open_reader(settings).run_counts(dataset, since, until) if run.release == validated_by]
+    runs = open_reader(settings).run_counts(dataset, validated_by, since, until)
     found = quality_report(dataset, contract, runs, since, until)
     if page is not None:
         page.write_text(report_page(found), "utf-8")

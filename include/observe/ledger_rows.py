@@ -19,21 +19,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from include.declare.event_times import watermark_facts
 from include.ground.delta_log import Commit
 from include.ground.errors import Terminal
-from include.observe.ledger_schema import (
-    FACTS,
-    batches,
-    corrections,
-    expirations,
-    gold_commits,
-    ledger_behind,
-    projected,
-    ranges,
-    reasons,
-    refreshes,
-    runs,
-    totals,
-    warnings,
-)
+from include.observe import ledger_schema as ledger
 
 
 class TotalKey(NamedTuple):
@@ -70,14 +56,14 @@ def add_to_totals(connection: Connection, rows: Iterable[Row]) -> None:
                 changes[key] = Change(count)
             else:
                 changes[key].added += count
-    insert = postgresql.insert(totals) if connection.dialect.name == "postgresql" else sqlite.insert(totals)
+    insert = _insert(connection, ledger.totals)
     for known in (True, False):
         values = [
             key._asdict() | {"rows": (change.total or 0) + change.added}
             for key, change in sorted(changes.items())
             if (change.total is not None) == known
         ]
-        rows_after = insert.excluded.rows if known else totals.c.rows + insert.excluded.rows
+        rows_after = insert.excluded.rows if known else ledger.totals.c.rows + insert.excluded.rows
         if values:
             connection.execute(
                 insert.on_conflict_do_update(index_elements=TotalKey._fields, set_={"rows": rows_after}), values
@@ -109,12 +95,12 @@ class Counted(NamedTuple):
 
 GOLD_TOTAL = Counted("gold", "total", "gold", is_absolute=True)
 COUNTED: Mapping[str, Sequence[Counted]] = {
-    batches.name: [Counted("bronze", "rows")],
-    runs.name: [Counted(kind, kind) for kind in ("rows_in", "accepted", "invalid", "duplicate")],
-    reasons.name: [Counted("reason", "rows", "reason")],
-    warnings.name: [Counted("warning", "violations", "rule")],
-    gold_commits.name: [GOLD_TOTAL],
-    refreshes.name: [GOLD_TOTAL],
+    ledger.batches.name: [Counted("bronze", "rows")],
+    ledger.runs.name: [Counted(kind, kind) for kind in ("rows_in", "accepted", "invalid", "duplicate")],
+    ledger.reasons.name: [Counted("reason", "rows", "reason")],
+    ledger.warnings.name: [Counted("warning", "violations", "rule")],
+    ledger.gold_commits.name: [GOLD_TOTAL],
+    ledger.refreshes.name: [GOLD_TOTAL],
 }
 
 
@@ -145,8 +131,8 @@ def _count_changes(values: Values, sign: int) -> Iterator[Count]:
 
 
 COUNTED_BY_NAME: Mapping[str, Callable[[Values], Iterator[Count]]] = {
-    corrections.name: _count_correction,
-    expirations.name: _count_expiration,
+    ledger.corrections.name: _count_correction,
+    ledger.expirations.name: _count_expiration,
 }
 
 
@@ -211,14 +197,14 @@ def _bronze(commit: Commit, meta: Metadata) -> list[Row]:
         "last_timestamp_ms": last,
         "reference": canonical(meta.get("reference", {})),
     }
-    return [Row(batches, key | values), *(_range(key, meta, part) for part in sorted(meta["offsets"], key=int))]
+    return [Row(ledger.batches, key | values), *(_range(key, meta, part) for part in sorted(meta["offsets"], key=int))]
 
 
 def _range(key: Values, meta: Metadata, partition: str) -> Row:
     start, end = meta["offsets"][partition]
     rows = int(meta["rows_by_partition"].get(partition, 0))
     bounds = {"partition": int(partition), "start_offset": int(start), "end_offset": int(end)}
-    return Row(ranges, key | bounds | {"rows": rows})
+    return Row(ledger.ranges, key | bounds | {"rows": rows})
 
 
 def _silver(commit: Commit, meta: Metadata) -> list[Row]:
@@ -231,7 +217,7 @@ def _silver(commit: Commit, meta: Metadata) -> list[Row]:
         "event_time_max": canonical(watermark_facts(meta)),
         "code": _text(meta["code"]),
     }
-    return [Row(runs, _run(meta) | values)]
+    return [Row(ledger.runs, _run(meta) | values)]
 
 
 def _rejected(commit: Commit, meta: Metadata) -> list[Row]:
@@ -244,8 +230,8 @@ def _rejected(commit: Commit, meta: Metadata) -> list[Row]:
     key = {name: run[name] for name in ("dataset", "release", "last_batch")}
     by_reason = sorted(meta["reasons"].items())
     return [
-        Row(runs, run | values),
-        *(Row(reasons, key | {"reason": str(reason), "rows": int(rows)}) for reason, rows in by_reason),
+        Row(ledger.runs, run | values),
+        *(Row(ledger.reasons, key | {"reason": str(reason), "rows": int(rows)}) for reason, rows in by_reason),
         # Commits from before rules could warn have none.
         *(_warning(key, name, counts) for name, counts in sorted(meta.get("warnings", {}).items())),
     ]
@@ -258,18 +244,18 @@ def _warning(key: Values, rule: str, counts: Mapping[str, Any]) -> Row:
         "validated": int(counts["judged" if "judged" in counts else "validated"]),
         "violations": int(counts["broken" if "broken" in counts else "violations"]),
     }
-    return Row(warnings, key | {"rule": rule, "first_partition": partition, "first_offset": offset} | counted)
+    return Row(ledger.warnings, key | {"rule": rule, "first_partition": partition, "first_offset": offset} | counted)
 
 
 def _gold(commit: Commit, meta: Metadata) -> list[Row]:
     gold = {"gold": meta["app_id"].split("/")[3]}
-    return [Row(gold_commits, _run(meta) | gold | _committed(commit, meta) | _grains(meta))]
+    return [Row(ledger.gold_commits, _run(meta) | gold | _committed(commit, meta) | _grains(meta))]
 
 
 def _refresh(commit: Commit, meta: Metadata) -> list[Row]:
     _, release, _, gold, _ = meta["app_id"].split("/")
     key = {"dataset": str(meta["dataset"]), "release": release, "gold": gold, "batch": commit.app_version}
-    return [Row(refreshes, key | _committed(commit, meta) | _grains(meta))]
+    return [Row(ledger.refreshes, key | _committed(commit, meta) | _grains(meta))]
 
 
 def _grains(meta: Metadata) -> Values:
@@ -286,7 +272,7 @@ def _correction(commit: Commit, meta: Metadata) -> list[Row]:
         **{name: meta.get(name) for name in ("rows_removed", "rows_added", "grains", "total")},
         **{name: canonical(meta[name]) if name in meta else None for name in ("dispositions", "reasons")},
     }
-    return [Row(corrections, values)]
+    return [Row(ledger.corrections, values)]
 
 
 def _expiration(commit: Commit, meta: Metadata) -> list[Row]:
@@ -304,7 +290,7 @@ def _expiration(commit: Commit, meta: Metadata) -> list[Row]:
         **{name: canonical(meta.get(name, {})) for name in ("dispositions", "reasons")},
         "offsets": canonical(meta["offsets_expired"]),
     }
-    return [Row(expirations, values)]
+    return [Row(ledger.expirations, values)]
 
 
 def _run(meta: Metadata) -> Values:
@@ -343,28 +329,28 @@ def insert_commits(connection: Connection, path: str, commits: Sequence[Commit],
     if not fresh:
         return 0
     if fresh[0].version != head + 1 and not cleaned:
-        raise ledger_behind(path, fresh[0].version)
+        raise ledger.ledger_behind(path, fresh[0].version)
     rows = [row for commit in fresh for row in rows_of_commit(commit)]
     upsert(connection, rows)
     add_to_totals(connection, rows)
     mark = {"path": path, "version": fresh[-1].version, "committed_at_ms": fresh[-1].timestamp_ms}
-    upsert(connection, [Row(projected, mark)])
+    upsert(connection, [Row(ledger.projected, mark)])
     return len(fresh)
 
 
 def last_projected(connection: Connection, path: str) -> tuple[int, int] | None:
     """Return version and commit time (UTC ms) of the last commit entered of a table, None when there is none."""
-    query = select(projected.c.version, projected.c.committed_at_ms).where(projected.c.path == path)
-    found = connection.execute(query).first()
+    c = ledger.projected.c
+    found = connection.execute(select(c.version, c.committed_at_ms).where(c.path == path)).first()
     return None if found is None else (int(found[0]), int(found[1]))
 
 
 def delete_release(connection: Connection, dataset: str, release: str) -> None:
     """Delete the rows of a release without tables, as a rebuild has none; tables of the same name may follow."""
-    for table in (table for table in FACTS if "release" in table.c):
+    for table in (table for table in ledger.FACTS if "release" in table.c):
         connection.execute(table.delete().where(table.c.dataset == dataset, table.c.release == release))
-    inside = projected.c.path.startswith(f"{dataset}/{release}/", autoescape=True)
-    connection.execute(projected.delete().where(inside))
+    inside = ledger.projected.c.path.startswith(f"{dataset}/{release}/", autoescape=True)
+    connection.execute(ledger.projected.delete().where(inside))
 
 
 def upsert(connection: Connection, rows: Iterable[Row]) -> None:
@@ -379,7 +365,11 @@ def _shape(row: Row) -> tuple[str, list[str]]:
 
 
 def _upsert(connection: Connection, table: Table, columns: list[str]) -> postgresql.Insert | sqlite.Insert:
-    insert = postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+    insert = _insert(connection, table)
     keys = [column.name for column in table.primary_key]
     given = {column: insert.excluded[column] for column in columns if column not in keys}
     return insert.on_conflict_do_update(index_elements=keys, set_=given)
+
+
+def _insert(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
+    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)

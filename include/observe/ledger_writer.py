@@ -21,30 +21,12 @@ from typing import Any
 from sqlalchemy import Connection, Engine, RowMapping, Table, func, select
 
 from include.declare.gold import full_name
-from include.ground.delta_log import LOG, Commit, commits, commits_following, has_commit, latest_version, read_commit
+from include.ground.delta_log import LOG, commits, commits_following, has_commit, latest_version, read_commit
 from include.ground.paths import bronze_path, verified_path, warehouse
 from include.ground.settings import Settings
+from include.observe import ledger_schema as ledger
 from include.observe.ledger_rows import Row, canonical, insert_commits, last_projected, upsert
-from include.observe.ledger_schema import (
-    FACTS,
-    SCHEMA_VERSION,
-    LedgerDamaged,
-    LedgerMismatch,
-    batches,
-    drop_tables,
-    ensure_schema,
-    found_version,
-    gold_commits,
-    ledger_behind,
-    lock_for_writing,
-    open_engine,
-    projected,
-    publications,
-    runs,
-    sqlite_file,
-    translate_database_errors,
-    verifications,
-)
+from include.observe.ledger_schema import LedgerDamaged, LedgerMismatch, sqlite_file, translate_database_errors
 from include.read.publication import Publication, find_publication
 from include.read.published_tables import RECORD_LAYERS
 from include.state.release_files import verified_file
@@ -58,14 +40,8 @@ def insert_publications(connection: Connection, publication: Publication) -> int
     return sum(_enter_release(connection, publication, release) for release in releases)
 
 
-def _is_inserted(connection: Connection, publication: Publication) -> bool:
-    c = publications.c
-    own = (c.dataset == publication.dataset) & (c.release == publication.release) & (c.batch == publication.batch)
-    return connection.execute(select(c.batch).where(own)).first() is not None
-
-
 def _enter_release(connection: Connection, publication: Publication, release: str) -> int:
-    dataset, upto, c = publication.dataset, publication.batch, publications.c
+    dataset, upto, c = publication.dataset, publication.batch, ledger.publications.c
     done = connection.execute(select(func.max(c.batch)).where(c.dataset == dataset, c.release == release)).scalar()
     after = -1 if done is None else int(done)
     found = _runs(connection, dataset, release, after, upto)
@@ -91,17 +67,17 @@ def _row(run: RowMapping, gold: list[RowMapping], bronze: int | None) -> Row:
         tables[f"bronze.{dataset}"] = bronze
     times = [run["silver_committed_at_ms"], run["rejected_committed_at_ms"], *(c["committed_at_ms"] for c in gold)]
     key = {"dataset": dataset, "release": run["release"], "batch": run["last_batch"]}
-    return Row(publications, key | {"published_at_ms": max(times), "tables": canonical(tables)})
+    return Row(ledger.publications, key | {"published_at_ms": max(times), "tables": canonical(tables)})
 
 
 def _runs(connection: Connection, dataset: str, release: str, after: int, upto: int) -> list[RowMapping]:
-    whole = runs.c.silver_version.is_not(None) & runs.c.rejected_version.is_not(None)
-    return _between(connection, runs, (dataset, release), (after, upto), whole)
+    whole = ledger.runs.c.silver_version.is_not(None) & ledger.runs.c.rejected_version.is_not(None)
+    return _between(connection, ledger.runs, (dataset, release), (after, upto), whole)
 
 
 def _gold(connection: Connection, dataset: str, release: str, after: int, upto: int) -> dict[int, list[RowMapping]]:
     by_batch: dict[int, list[RowMapping]] = defaultdict(list)
-    for commit in _between(connection, gold_commits, (dataset, release), (after, upto)):
+    for commit in _between(connection, ledger.gold_commits, (dataset, release), (after, upto)):
         by_batch[commit["last_batch"]].append(commit)
     return by_batch
 
@@ -118,7 +94,7 @@ def _bronze_versions(connection: Connection, dataset: str, of: Sequence[int]) ->
     """Return by batch the version of bronze; a release that is not advanced any more reads none."""
     if not of:
         return {}
-    c = batches.c
+    c = ledger.batches.c
     ours = (c.dataset == dataset) & c.batch.between(min(of), max(of))
     found = connection.execute(select(c.batch, c.version).where(ours).order_by(c.version))
     return {int(batch): int(version) for batch, version in found}
@@ -126,7 +102,7 @@ def _bronze_versions(connection: Connection, dataset: str, of: Sequence[int]) ->
 
 def _parts_of_paths(connection: Connection, before: str, after: str) -> set[str]:
     """Return the part between two texts in the paths of the entered tables: releases, or a release's gold tables."""
-    paths = connection.execute(select(projected.c.path)).scalars()
+    paths = connection.execute(select(ledger.projected.c.path)).scalars()
     return {p.removeprefix(before).removesuffix(after) for p in paths if p.startswith(before) and p.endswith(after)}
 
 
@@ -142,22 +118,6 @@ class LedgerWriter:
         # Tables and folders that this process has compared with the ledger; later calls read only changes.
         self.compared: set[str] = set()
 
-    def project(self, path: str, commits: Sequence[Commit]) -> int:
-        """Enter consecutive commits of the table at `path` (relative to the warehouse); return how many were new.
-
-        Transient (`ledger-behind`) when a commit before the first one given is missing; `project_dataset` inserts it.
-        """
-        with self.transaction() as connection:
-            return insert_commits(connection, path, commits)
-
-    def publish(self, publication: Publication) -> int:
-        """Enter the batches that the publication has passed; return how many. Raises `ledger-behind`."""
-        with self.transaction() as connection:
-            entered = insert_publications(connection, publication)
-            if not _is_inserted(connection, publication):
-                raise ledger_behind(f"{publication.dataset}/{publication.release}", f"batch {publication.batch}")
-            return entered
-
     def close(self) -> None:
         self._engine.dispose()
 
@@ -165,8 +125,8 @@ class LedgerWriter:
     def transaction(self, *, alone: bool = False) -> Iterator[Connection]:
         """Open a transaction on a ledger of this schema version; `alone` keeps all other writers out until its end."""
         with translate_database_errors(self._engine.url), self._engine.begin() as connection:
-            lock_for_writing(connection, alone=alone)
-            ensure_schema(connection)
+            ledger.lock_for_writing(connection, alone=alone)
+            ledger.ensure_schema(connection)
             yield connection
 
 
@@ -177,7 +137,7 @@ def open_writer(settings: Settings) -> LedgerWriter:
 
 def writing_engine(settings: Settings) -> Engine:
     """Return an engine whose transactions are a writer's from their first statement."""
-    engine = open_engine(settings)
+    engine = ledger.open_engine(settings)
     file = sqlite_file(engine.url)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -208,7 +168,7 @@ def _verified_rows(folder: Path, dataset: str) -> Iterator[Row]:
             key = {"dataset": dataset, "release": path.parent.parent.name, "plan": verified.plan}
             spans = {"since_ms": _ms(verified.since), "until_ms": _ms(verified.until)}
             times = {"batch": verified.batch, "verified_at_ms": verified.verified_at_ms}
-            yield Row(verifications, key | spans | times)
+            yield Row(ledger.verifications, key | spans | times)
 
 
 def _ms(time: datetime) -> int:
@@ -256,11 +216,8 @@ def insert_dataset(connection: Connection, settings: Settings, dataset: str, com
     cleaned: dict[str, int] = {}
     entered = sum(_enter_table(connection, settings, path, compared, cleaned) for path in paths)
     insert_verifications(connection, settings, dataset, compared)
-    return Projected(entered, _publish(connection, publication), cleaned)
-
-
-def _publish(connection: Connection, publication: Publication | None) -> int:
-    return 0 if publication is None else insert_publications(connection, publication)
+    published = 0 if publication is None else insert_publications(connection, publication)
+    return Projected(entered, published, cleaned)
 
 
 def table_paths(settings: Settings, dataset: str) -> list[str]:
@@ -355,13 +312,14 @@ def rebuild(settings: Settings) -> RebuildResult:
 
 def _rebuild(engine: Engine, settings: Settings, aside: Path | None) -> RebuildResult:
     # Reading the logs takes most of the time, so writers are kept out only from here on.
-    read = {path: list(commits(warehouse(settings) / path)) for path in _paths(settings)}
+    paths = [path for dataset in _datasets(settings) for path in table_paths(settings, dataset)]
+    read = {path: list(commits(warehouse(settings) / path)) for path in paths}
     with translate_database_errors(engine.url), engine.begin() as connection:
-        lock_for_writing(connection, alone=True)
+        ledger.lock_for_writing(connection, alone=True)
         before = _emptied(connection)
         for path, found in read.items():
             insert_commits(connection, path, found, cleaned=True)
-        late = _enter_newer(connection, settings)
+        late = sum(insert_dataset(connection, settings, dataset, set()).commits for dataset in _datasets(settings))
         after = _all_rows(connection)
     return RebuildResult(
         commits=sum(map(len, read.values())) + late,
@@ -375,24 +333,16 @@ def _rebuild(engine: Engine, settings: Settings, aside: Path | None) -> RebuildR
 
 def _emptied(connection: Connection) -> dict[str, Rows] | None:
     """Empty the ledger and return what it held; None when it was of another schema or there was none."""
-    found = found_version(connection)
-    if found == SCHEMA_VERSION:
+    found = ledger.found_version(connection)
+    if found == ledger.SCHEMA_VERSION:
         before = _all_rows(connection)
-        for table in (*FACTS, projected):
+        for table in (*ledger.FACTS, ledger.projected):
             connection.execute(table.delete())
         return before
     if found is not None:
-        drop_tables(connection)
-    ensure_schema(connection)
+        ledger.drop_tables(connection)
+    ledger.ensure_schema(connection)
     return None
-
-
-def _enter_newer(connection: Connection, settings: Settings) -> int:
-    return sum(insert_dataset(connection, settings, dataset, set()).commits for dataset in _datasets(settings))
-
-
-def _paths(settings: Settings) -> list[str]:
-    return [path for dataset in _datasets(settings) for path in table_paths(settings, dataset)]
 
 
 def _datasets(settings: Settings) -> list[str]:
@@ -403,7 +353,7 @@ def _datasets(settings: Settings) -> list[str]:
 
 
 def _all_rows(connection: Connection) -> dict[str, Rows]:
-    return {table.name: _rows(connection, table) for table in FACTS}
+    return {table.name: _rows(connection, table) for table in ledger.FACTS}
 
 
 def _rows(connection: Connection, table: Table) -> Rows:

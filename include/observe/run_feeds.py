@@ -25,7 +25,7 @@ from include.ground.delta_log import Commit, commits_descending, commits_followi
 from include.ground.errors import HeadraceError
 from include.ground.paths import openlineage_path, table_path, warehouse
 from include.ground.settings import Settings
-from include.observe.ledger_reader import BatchTimes, RecordedRun
+from include.observe.ledger_reader import Batch, RecordedRun
 from include.observe.lineage_events import (
     BATCH,
     NOTHING_KNOWN,
@@ -174,7 +174,7 @@ class StreamSpan:
     dataset: str
     release: str
     runs: Sequence[RecordedRun]
-    batches: Sequence[BatchTimes]
+    batches: Sequence[Batch]
     versions: Mapping[str, int]
 
     @property

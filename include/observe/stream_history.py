@@ -19,7 +19,7 @@ from include.ground.durable_files import write_atomically
 from include.ground.paths import quality_path
 from include.ground.record_coordinates import arrivals
 from include.ground.settings import Settings
-from include.observe.ledger_reader import BatchTimes, LedgerReader, RecordedRun
+from include.observe.ledger_reader import Batch, LedgerReader, RecordedRun
 
 MINUTE_MS = 60_000
 HOUR = 60
@@ -57,7 +57,7 @@ class Minute:
         self.warned.update(other.warned)
 
 
-def _arrivals(batch: BatchTimes, now_ms: int) -> Sequence[int]:
+def _arrivals(batch: Batch, now_ms: int) -> Sequence[int]:
     """Return when the first and the last record of a batch arrived, nothing if it has none."""
     first, last = batch.first_timestamp_ms, batch.last_timestamp_ms
     return () if first is None or last is None else arrivals((first, last), batch.committed_at_ms, now_ms)
@@ -92,7 +92,7 @@ class StreamHistory:
     ingested_batch: int | None = None
     published_batch: int = -1
     newest_ms: int | None = None
-    waiting: deque[BatchTimes] = field(default_factory=deque)
+    waiting: deque[Batch] = field(default_factory=deque)
     """Batches in bronze that no publication has passed yet, ascending."""
 
     def advance(self, ledger: LedgerReader, releases: Iterable[str]) -> bool:
@@ -113,7 +113,7 @@ class StreamHistory:
         self._merge_hours()
         return len(batches) == STEP
 
-    def _ingest(self, batch: BatchTimes) -> None:
+    def _ingest(self, batch: Batch) -> None:
         if batch.batch != self.ingested_batch:
             self._minute(batch.committed_at_ms).ingested += batch.rows
             self.waiting.append(batch)
@@ -138,7 +138,7 @@ class StreamHistory:
         )
         self._minute(run.published_at_ms).add(minute)
 
-    def _passed(self, batch: int) -> Iterator[BatchTimes]:
+    def _passed(self, batch: int) -> Iterator[Batch]:
         while self.waiting and self.waiting[0].batch <= batch:
             yield self.waiting.popleft()
 

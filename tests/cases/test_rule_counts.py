@@ -16,7 +16,7 @@ from small_release import Record, small_release
 from include.change.quality import quality_report, report_page
 from include.declare.contract_file import load_contract
 from include.ground.settings import Settings
-from include.observe.ledger_reader import RuleWarnings, RunCounts, open_reader
+from include.observe.ledger_reader import RecordedRun, RuleWarnings, open_reader
 from include.observe.ledger_writer import open_writer, project_dataset
 
 
@@ -49,7 +49,7 @@ BATCHES = [
 
 
 @pytest.fixture(scope="module")
-def runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[RunCounts]:
+def runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[RecordedRun]:
     folder = tmp_path_factory.mktemp("counts")
     settings = Settings(state=folder / "state")
     release = small_release(
@@ -58,10 +58,10 @@ def runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[
     for records in BATCHES:
         release.take(records)
     project_dataset(open_writer(settings), settings, "flights")
-    return open_reader(settings).run_counts("flights")
+    return open_reader(settings).run_counts("flights", release.release)
 
 
-def test_each_run_counts_reasons_and_warnings(runs: list[RunCounts]) -> None:
+def test_each_run_counts_reasons_and_warnings(runs: list[RecordedRun]) -> None:
     assert [run.rows_in for run in runs] == [4, 2]
     # Two of four records are rejected: they do not count as warnings.
     assert [run.reasons for run in runs] == [{"malformed": 1, "range": 1}, {}]
@@ -69,7 +69,7 @@ def test_each_run_counts_reasons_and_warnings(runs: list[RunCounts]) -> None:
     assert runs[1].warnings == {"short": RuleWarnings(2, 1, (0, 104)), "late": RuleWarnings(1, 1, (1, 5000))}
 
 
-def test_report_marks_rules_over_their_threshold(runs: list[RunCounts], tmp_path: Path) -> None:
+def test_report_marks_rules_over_their_threshold(runs: list[RecordedRun], tmp_path: Path) -> None:
     contract = load_contract(edited_dataset(tmp_path, warn_twice, flights_with_gold("carrier_hours")))
     found = quality_report("flights", contract, runs, None, None)
     lines = {line.rule: line for line in found.lines}

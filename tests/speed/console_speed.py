@@ -28,7 +28,8 @@ from small_warehouse import SmallWarehouse, at, bronze_row, rejected_row, silver
 
 from include.ground.delta_log import Commit
 from include.ground.settings import Settings
-from include.observe.ledger_writer import LedgerWriter, open_writer
+from include.observe.ledger_rows import insert_commits
+from include.observe.ledger_writer import LedgerWriter, insert_publications, open_writer
 from include.plans.plan import Stage
 from include.read.publication import Publication, TableVersion, publish
 
@@ -63,7 +64,8 @@ def make_history(settings: Settings, count: int) -> None:
     for first in range(0, count, STEP):
         batches = range(first, min(first + STEP, count))
         for path, commits in commits_of(batches, start).items():
-            writer.project(path, commits)
+            with writer.transaction() as connection:
+                insert_commits(connection, path, commits)
         publish_upto(settings, writer, batches[-1])
 
 
@@ -109,7 +111,8 @@ def publish_upto(settings: Settings, writer: LedgerWriter, batch: int) -> None:
     tables = {name: TableVersion(f"flights/{path}", batch) for name, path in paths.items()}
     publication = Publication("flights", RELEASE, batch, datetime.now(UTC), {0: (batch + 1) * ROWS}, tables)
     publish(settings, publication)
-    writer.publish(publication)
+    with writer.transaction() as connection:
+        insert_publications(connection, publication)
 
 
 def make_tables_and_plans(settings: Settings) -> None:

@@ -18,17 +18,21 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from ledgered_stream import RELEASE, Stream, commit
 
-from include.ground.delta_log import LogDamaged, commits, read_commit
+from include.ground.delta_log import Commit, LogDamaged, commits, read_commit
 from include.ground.errors import Terminal, Transient
 from include.ground.paths import bronze_path, gold_path, rejected_path, silver_path, warehouse
 from include.ground.settings import Settings
 from include.observe.ledger_reader import OffsetRange, RuleWarnings, open_reader
-from include.observe.ledger_rows import rows_of_commit
-from include.observe.ledger_schema import FACTS, LedgerMismatch
+from include.observe.ledger_rows import insert_commits, rows_of_commit
+from include.observe.ledger_schema import (
+    FACTS,
+    LedgerMismatch,
+)
 from include.observe.ledger_writer import (
     Difference,
     LedgerWriter,
     Projected,
+    insert_publications,
     open_writer,
     project_dataset,
     rebuild,
@@ -84,13 +88,13 @@ def test_rule_counts_are_read_run_by_run(stream: Stream, writer: LedgerWriter, s
     stream.run(1, 1)
     project_dataset(writer, settings, FLIGHTS)
     reader = open_reader(settings)
-    first, second = reader.run_counts(FLIGHTS)
+    first, second = reader.run_counts(FLIGHTS, RELEASE)
     assert (first.first_batch, first.last_batch, first.rows_in) == (0, 0, 20)
     assert second.reasons == {"type": 2, "null": 1, "duplicate": 1}
     assert second.warnings == {"late": RuleWarnings(17, 1, (1, 1)), "odd": RuleWarnings(9, 0, None)}
-    assert reader.run_counts("weather") == []
-    assert [run.last_batch for run in reader.run_counts(FLIGHTS, since=second.validated_at)][-1] == 1
-    assert reader.run_counts(FLIGHTS, until=first.validated_at) == []
+    assert reader.run_counts("weather", RELEASE) == []
+    assert [run.last_batch for run in reader.run_counts(FLIGHTS, RELEASE, since=second.validated_at)][-1] == 1
+    assert reader.run_counts(FLIGHTS, RELEASE, until=first.validated_at) == []
 
 
 def test_publication_has_the_table_versions_of_its_batch(
@@ -210,27 +214,29 @@ def test_complete_run_is_not_published_before_the_publication_moves(
     assert [row[2] for row in everything(settings)["publications"]] == [0]
 
 
-def test_project_and_publish_equal_a_projection_of_the_dataset(
-    stream: Stream, writer: LedgerWriter, settings: Settings
-) -> None:
+def enter(writer: LedgerWriter, path: str, found: list[Commit]) -> int:
+    with writer.transaction() as connection:
+        return insert_commits(connection, path, found)
+
+
+def test_commits_and_publications_are_entered_once(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
     publication = stream.run(0, 1)
     for path in table_paths(settings, FLIGHTS):
-        assert writer.project(path, list(commits(warehouse(settings) / path))) > 0
-        assert writer.project(path, list(commits(warehouse(settings) / path))) == 0
-    assert writer.publish(publication) == 1
-    assert writer.publish(publication) == 0
+        assert enter(writer, path, list(commits(warehouse(settings) / path))) > 0
+        assert enter(writer, path, list(commits(warehouse(settings) / path))) == 0
+    with writer.transaction() as connection:
+        assert insert_publications(connection, publication) == 1
+        assert insert_publications(connection, publication) == 0
     assert rebuild(settings).identical
 
 
 def test_commit_is_refused_before_its_predecessors(stream: Stream, writer: LedgerWriter, settings: Settings) -> None:
-    publication = stream.run(0, 1)
+    stream.run(0, 1)
     table = bronze_path(settings, FLIGHTS)
-    writer.project("flights/bronze", [read_commit(table, 0)])
+    enter(writer, "flights/bronze", [read_commit(table, 0)])
     with raises(Transient, "ledger-behind") as caught:
-        writer.project("flights/bronze", [read_commit(table, 2)])
+        enter(writer, "flights/bronze", [read_commit(table, 2)])
     assert caught.value.facts["at"] == 2
-    with raises(Transient, "ledger-behind") as caught:
-        writer.publish(publication)
     assert everything(settings)["batches"] == []
 
 

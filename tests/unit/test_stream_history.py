@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from include.observe import stream_history
-from include.observe.ledger_reader import BatchTimes, RecordedRun
+from include.observe.ledger_reader import Batch, RecordedRun
 from include.observe.stream_history import StreamHistory
 
 MINUTE = 60_000
@@ -19,12 +19,12 @@ class LedgerStub:
     """Batches and runs, answered as the ledger does."""
 
     def __init__(self) -> None:
-        self.batches: list[BatchTimes] = []
+        self.batches: list[Batch] = []
         self.runs: list[RecordedRun] = []
 
     def batch(self, number: int, at_ms: int, rows: int = 10, age_ms: int = 1000) -> None:
         times = (START + at_ms - age_ms, START + at_ms)
-        self.batches.append(BatchTimes(number, rows, START + at_ms, *times))
+        self.batches.append(Batch("a", number, "g", 1, rows, *times, number, START + at_ms))
 
     def run(self, first: int, last: int, at_ms: int, release: str = "a", **reasons: int) -> None:
         counts = (10, 9, sum(reasons.values()), 0)
@@ -33,7 +33,7 @@ class LedgerStub:
     def last_batch(self, _: str) -> int | None:
         return max((each.batch for each in self.batches), default=None)
 
-    def batches_after(self, _: str, batch: int, count: int) -> list[BatchTimes]:
+    def batches_after(self, _: str, batch: int, count: int) -> list[Batch]:
         return [each for each in self.batches if each.batch > batch][:count]
 
     def published_runs_after(self, _: str, release: str, batch: int, count: int) -> list[RecordedRun]:
