@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from include.ground.settings import Settings, load_settings
 from include.observe.progress import Progress, observe_progress
-from include.plans.journal import load_plan
-from include.plans.lookup import open_plans
+from include.plans.journal import load_plan, open_plans
 from include.plans.plan import PlanRecord
 from include.read.published_sql import run_query
 from include.read.published_tables import PinnedTables, pinned

@@ -22,8 +22,7 @@ from include.ground.processes import NoProgress, Waiting
 from include.ground.settings import Settings
 from include.observe.processes import is_expected, observe_stream
 from include.plans.dependants import drop_obsolete
-from include.plans.journal import is_written, load_plan
-from include.plans.lookup import open_plans
+from include.plans.journal import is_written, load_plan, open_plans
 from include.plans.plan import next_command
 from include.read.publication import read_publication
 from include.run.child_process import end_job, finish_job, refuse_running, start_job

@@ -18,8 +18,7 @@ from include.declare.release_diff import TableChange
 from include.ground.errors import Terminal, Transient
 from include.ground.settings import Settings
 from include.plans.comparison import Comparison
-from include.plans.journal import planning_lock, save_plan
-from include.plans.lookup import find_plan, next_plan_id, open_plans, refuse_ended_run
+from include.plans.journal import find_plan, next_plan_id, open_plans, planning_lock, refuse_ended_run, save_plan
 from include.plans.plan import DRY_RUN, Applied, Built, Member, Plan, PlanRecord, Prediction, RolledBack, Stage
 from include.read.publication import Publication, stream_publications, tables_of
 from include.read.published_tables import PinnedTables

@@ -24,7 +24,7 @@ from include.ground.errors import Refused
 from include.ground.processes import Waiting
 from include.ground.record_coordinates import FIRST_FILE_SET
 from include.ground.settings import Settings
-from include.plans.lookup import next_plan_id
+from include.plans.journal import next_plan_id
 from include.plans.plan import LOAD, Plan, Prediction
 from include.read.publication import Publication, read_publication
 from include.read.record_files import FORMS, FoundFile, checksum, estimated_rows, find_files, form_of

@@ -41,7 +41,7 @@ from include.plans.dependants import (
     release_together,
     rollback_remedy,
 )
-from include.plans.lookup import plans_of_data
+from include.plans.journal import plans_of_data
 from include.plans.plan import RELEASES, Member, PlanRecord, ReleaseBuilt, Stage
 from include.read.publication import Publication, find_publication, publications, published_tables, read_publication
 from include.read.published_tables import columns_of, table_columns

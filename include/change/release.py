@@ -52,7 +52,7 @@ from include.ground.paths import bronze_path
 from include.ground.settings import Settings
 from include.observe.processes import is_expected, observe_stream
 from include.plans.dependants import drop_obsolete, published_versions, readable_versions
-from include.plans.lookup import plans_of_data
+from include.plans.journal import plans_of_data
 from include.plans.plan import (
     DERIVED_RELEASE,
     ENDED,

@@ -124,7 +124,7 @@ def _datasets() -> Iterable[str]:
 
 def _plans() -> Iterable[str]:
     from include.ground.settings import load_settings
-    from include.plans.lookup import newest_plans
+    from include.plans.journal import newest_plans
 
     return [record.plan.id for record in newest_plans(load_settings(), 50).plans]
 

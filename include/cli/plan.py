@@ -33,10 +33,10 @@ from include.plans.journal import (
     last_failure,
     load_comparison,
     load_plan,
+    newest_plans,
     plan_lock,
     record_json,
 )
-from include.plans.lookup import newest_plans
 from include.plans.plan import Applied, Compared, PlanRecord, Stage, next_command, validate_stage
 
 app = typer.Typer(no_args_is_help=True, help="Plans: change history, from planning to rollback.")

@@ -42,8 +42,7 @@ from include.ground.settings import Settings
 from include.observe.ledger_rows import delete_release
 from include.observe.ledger_writer import open_writer
 from include.plans.index import note_without_data
-from include.plans.journal import PLANNING_TIMEOUT, comparison_path, planning_lock
-from include.plans.lookup import plan_of, plans_of_data
+from include.plans.journal import PLANNING_TIMEOUT, comparison_path, plan_of, planning_lock, plans_of_data
 from include.plans.plan import ENDED, RELEASES, PlanRecord, Retired, Stage
 from include.read.publication import find_publication, read_publication
 from include.state.lease import is_lease_free

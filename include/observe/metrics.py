@@ -29,7 +29,7 @@ from include.ground.settings import Settings, load_settings
 from include.observe.ledger_reader import LedgerReader, open_reader
 from include.observe.progress import DatasetProgress, Progress, observe_progress
 from include.observe.watermark import PartitionState, WatermarkStatus
-from include.plans.lookup import open_plans
+from include.plans.journal import open_plans
 from include.read.publication import Publication, PublishedTable, find_publication, published_tables
 from include.read.published_tables import TableStats, table_stats
 from include.state.process_states import ProcessState

@@ -30,8 +30,7 @@ from include.observe.lineage_events import (
 )
 from include.observe.run_feeds import Cursors, EventCursor, Outgoing, separately
 from include.plans.index import IndexPosition
-from include.plans.journal import is_written, last_failure, load_plan
-from include.plans.lookup import open_plans, plans_entered_since
+from include.plans.journal import is_written, last_failure, load_plan, open_plans, plans_entered_since
 from include.plans.plan import ENDED, RELEASES, Plan, PlanRecord, ReleaseBuilt, SliceBuilt, Stage
 from include.read.publication import PublishedTable, read_publication, tables_of
 from include.state.release_files import PatchDirection

@@ -56,7 +56,7 @@ COLUMNS = "plan, series, number, dataset, planned_at, origin, is_open, has_data,
 INSERT = f"INSERT INTO plans ({COLUMNS}) VALUES ({', '.join('?' * 10)}) ON CONFLICT (plan)"  # noqa: S608
 REPLACE = f"{INSERT} DO UPDATE SET " + ", ".join(f"{name} = excluded.{name}" for name in COLUMNS.split(", "))
 OF_MEMBER = "SELECT plans.* FROM members JOIN plans USING (plan) WHERE members.dataset = ?"
-DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class PlanIndexUnavailable(Transient):
@@ -148,10 +148,28 @@ def note_without_data(settings: Settings, plans: Iterable[str]) -> None:
             index.executemany("UPDATE plans SET has_data = 0 WHERE plan = ?", names)
 
 
+NEWEST = "SELECT plan FROM plans ORDER BY planned_at DESC, seq DESC LIMIT ? OFFSET ?"
+OPEN = "SELECT plan FROM plans WHERE is_open ORDER BY plan"
+DAMAGED = "SELECT plan FROM plans WHERE NOT is_read ORDER BY plan"
+OF_ORIGIN = "SELECT plan FROM plans WHERE origin = ? AND origin <> '' ORDER BY seq DESC LIMIT 1"
+# Two queries each, since with OR between them SQLite reads all plans.
+WITH_DATA = f"""SELECT plan FROM (SELECT * FROM plans WHERE has_data AND dataset IN (?, '')
+ UNION {OF_MEMBER} AND has_data) ORDER BY seq"""  # noqa: S608
+APPLIED = f"""SELECT plan FROM (SELECT * FROM plans WHERE dataset = ? AND applied_at > 0
+ UNION {OF_MEMBER} AND applied_at > 0) ORDER BY applied_at DESC"""  # noqa: S608
+OF_ROLLBACKS = "SELECT plan, seq FROM rollbacks JOIN plans USING (plan)"
+ROLLED_BACK = f"""SELECT plan FROM ({OF_ROLLBACKS} WHERE who = ? AND plans.dataset = ?
+ UNION {OF_ROLLBACKS} JOIN members USING (plan) WHERE who = ? AND members.dataset = ?) ORDER BY seq DESC"""  # noqa: S608
+
+
+def ids(settings: Settings, query: str, *parameters: Any) -> list[str]:
+    """Return the ids that a query selects: of plans that may be what it asks for. Raises PlanIndexUnavailable."""
+    return [plan for (plan,) in _rows(settings, query, *parameters)]
+
+
 def newest_ids(settings: Settings, limit: int | None = None, skipped: int = 0) -> list[str]:
     """Return ids of plans, newest first: `limit` of them, or all, after the `skipped` newest."""
-    query = "SELECT plan FROM plans ORDER BY planned_at DESC, seq DESC LIMIT ? OFFSET ?"
-    return _ids(settings, query, -1 if limit is None else limit, skipped)
+    return ids(settings, NEWEST, -1 if limit is None else limit, skipped)
 
 
 def number_of_plans(settings: Settings) -> int:
@@ -159,49 +177,9 @@ def number_of_plans(settings: Settings) -> int:
     return sum(number for (number,) in _rows(settings, "SELECT count(*) FROM plans"))
 
 
-def open_ids(settings: Settings) -> list[str]:
-    """Return the ids of plans that may be open, in the order of their names."""
-    return _ids(settings, "SELECT plan FROM plans WHERE is_open ORDER BY plan")
-
-
-def damaged_ids(settings: Settings) -> list[str]:
-    """Return the ids of plans that could not be read."""
-    return _ids(settings, "SELECT plan FROM plans WHERE NOT is_read ORDER BY plan")
-
-
 def stray_names(settings: Settings) -> list[str]:
     """Return the names of folders among the plans that are no plan's id."""
     return [name for (names,) in _rows(settings, "SELECT strays FROM listing") for name in json.loads(names)]
-
-
-def ids_of_data(settings: Settings, dataset: str) -> list[str]:
-    """Return the ids of a dataset's plans, and of those that name none, that may need or leave data."""
-    own = "SELECT * FROM plans WHERE has_data AND dataset IN (?, '')"
-    # Two queries, since with OR between them SQLite reads all plans.
-    query = f"SELECT plan FROM ({own} UNION {OF_MEMBER} AND has_data) ORDER BY seq"  # noqa: S608
-    return _ids(settings, query, dataset, dataset)
-
-
-def applied_ids(settings: Settings, dataset: str) -> list[str]:
-    """Return the ids of plans that may be applied and have changed rows, the last applied first."""
-    own = "SELECT * FROM plans WHERE dataset = ? AND applied_at > 0"
-    query = f"SELECT plan FROM ({own} UNION {OF_MEMBER} AND applied_at > 0) ORDER BY applied_at DESC"  # noqa: S608
-    return _ids(settings, query, dataset, dataset)
-
-
-def rolled_back_ids(settings: Settings, dataset: str, by: str) -> list[str]:
-    """Return the ids of a dataset's plans that somebody may have rolled back, newest first."""
-    joined = "FROM rollbacks JOIN plans USING (plan)"
-    own = f"SELECT plan, seq {joined} WHERE who = ? AND plans.dataset = ?"  # noqa: S608
-    of_member = f"SELECT plan, seq {joined} JOIN members USING (plan) WHERE who = ? AND members.dataset = ?"  # noqa: S608
-    query = f"SELECT plan FROM ({own} UNION {of_member}) ORDER BY seq DESC"  # noqa: S608
-    return _ids(settings, query, by, dataset, by, dataset)
-
-
-def id_of_origin(settings: Settings, origin: str) -> str | None:
-    """Return the id of the plan that an Airflow run last created, None when it created none."""
-    query = "SELECT plan FROM plans WHERE origin = ? AND origin <> '' ORDER BY seq DESC LIMIT 1"
-    return next(iter(_ids(settings, query, origin)), None)
 
 
 def ids_entered_since(settings: Settings, position: IndexPosition) -> tuple[list[str], IndexPosition]:
@@ -297,10 +275,6 @@ def _number(plan: str) -> int:
     return int(plan.rpartition("-")[2])
 
 
-def _ids(settings: Settings, query: str, *parameters: Any) -> list[str]:
-    return [plan for (plan,) in _rows(settings, query, *parameters)]
-
-
 def _rows(settings: Settings, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
     # A command that only reads creates no folder where no plan ever was.
     if not index_path(settings).exists():
@@ -328,7 +302,7 @@ def _index(settings: Settings) -> Iterator[sqlite3.Connection]:
                 connection.executescript(SCHEMA)
             yield connection
     except sqlite3.DatabaseError as error:
-        is_damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGED
+        is_damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in BROKEN
         if is_damaged:
             for each in (path, path.with_name(f"{path.name}-journal")):
                 each.unlink(missing_ok=True)

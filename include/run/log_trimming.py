@@ -19,7 +19,7 @@ from include.declare.pipeline import Retention
 from include.ground.errors import HeadraceError
 from include.ground.paths import airflow_path, log_path, warehouse
 from include.ground.settings import Settings
-from include.plans.lookup import open_plans
+from include.plans.journal import open_plans
 from include.read.publication import read_publication
 
 MEGABYTE = 1 << 20

@@ -35,8 +35,7 @@ from include.declare.windows import day_range
 from include.ground.errors import HeadraceError, Refused, Terminal, mask_secrets
 from include.ground.paths import api_token_path, docs_page, docs_path, log_path
 from include.ground.settings import Settings, read_password
-from include.plans.journal import comparison_path, load_comparison, load_plan
-from include.plans.lookup import find_plan, plan_of_ended_run
+from include.plans.journal import comparison_path, find_plan, load_comparison, load_plan, plan_of_ended_run
 from include.plans.plan import PlanRecord, Stage
 from include.read.record_files import file_within
 from include.serve.action_log import logged_action

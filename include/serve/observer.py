@@ -19,7 +19,7 @@ from include.observe.ledger_reader import LedgerReader, open_reader
 from include.observe.progress import Progress, observe_progress, value_or_note
 from include.observe.stream_history import Interval, StreamHistory
 from include.observe.watermark import WatermarkStatus
-from include.plans.lookup import open_plans
+from include.plans.journal import open_plans
 from include.plans.plan import PlanRecord
 from include.read.publication import Publication, publications
 

@@ -27,8 +27,7 @@ from include.ground.errors import HeadraceError, Refused, Terminal
 from include.ground.settings import Settings
 from include.plans.comparison import EQUAL, HELD, NEEDS_APPROVAL, Comparison
 from include.plans.dependants import held_remedy, holding
-from include.plans.journal import last_failure, load_comparison, load_plan, plan_lock
-from include.plans.lookup import newest_plans
+from include.plans.journal import last_failure, load_comparison, load_plan, newest_plans, plan_lock
 from include.plans.plan import TRANSITIONS, Compared, Event, Plan, PlanRecord, Published, Stage, validate_stage
 from include.serve.action_log import UNEXPECTED, error_line, last_actions, log_action
 from include.serve.charts import BAD, GOOD, IDLE, WARNING, Badge, duration

@@ -23,8 +23,7 @@ from include.ground.errors import HeadraceError, Refused, Terminal, mask_secrets
 from include.ground.settings import Settings
 from include.observe.ended_plans import remove_ended
 from include.observe.processes import standing_sentence
-from include.plans.journal import comparison_path, load_plan, plan_lock
-from include.plans.lookup import last_applied, rolled_back_by
+from include.plans.journal import comparison_path, last_applied, load_plan, plan_lock, rolled_back_by
 from include.plans.plan import OPEN, Built, Compared, PlanRecord, Stage, result_json
 from include.read.publication import read_publication
 from include.run.log_trimming import trim_logs

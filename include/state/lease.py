@@ -72,15 +72,18 @@ class LockHeld(Transient):
         self.path, self.holder = path, holder
 
 
-def take_lock(path: Path, holder: str) -> TextIO:
-    """Take the lock until the file is closed, and write `holder` into it. Raises LockHeld when it is taken."""
+def take_lock(path: Path, holder: str, within: float = 0.0) -> TextIO:
+    """Take the lock until the file is closed, and write `holder` into it.
+
+    Raises LockHeld when it is not free within `within` seconds.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        file.close()
-        raise LockHeld(path, path.read_text().strip() or "an unknown process") from error
+    file, end = path.open("a+"), time.monotonic() + within
+    while not _locked(file.fileno(), 1):
+        if time.monotonic() >= end:
+            file.close()
+            raise LockHeld(path, path.read_text().strip() or "an unknown process")
+        time.sleep(LOCK_PAUSE)
     file.truncate(0)
     file.write(holder)
     file.flush()
@@ -101,11 +104,7 @@ def is_free(path: Path) -> bool:
     if not path.exists():
         return True
     with path.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
+        return _locked(file.fileno(), 1)
 
 
 def is_held(file: TextIO) -> bool:
@@ -121,6 +120,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 TRIES, PAUSE = 5, 0.05
+LOCK_PAUSE = 0.2
 
 
 @dataclass(frozen=True)
@@ -164,13 +164,13 @@ def take_file_lease(path: Path, owned: str, now: datetime) -> FileLease:
     return FileLease(path, epoch, descriptor)
 
 
-def _locked(descriptor: int) -> bool:
+def _locked(descriptor: int, tries: int = TRIES) -> bool:
     """Take the lock; a runner that tests whether it is free (`is_free`) holds it for a moment."""
-    for _ in range(TRIES):
+    for number in range(tries):
+        time.sleep(PAUSE if number else 0)
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
-        time.sleep(PAUSE)
     return False
 
 

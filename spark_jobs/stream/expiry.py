@@ -22,7 +22,7 @@ from include.ground.paths import reading_lock_path, rejected_path, silver_path, 
 from include.ground.record_coordinates import arrivals
 from include.ground.settings import Settings
 from include.ground.sql_quoting import sql_identifier
-from include.plans.lookup import open_plans
+from include.plans.journal import open_plans
 from include.read.publication import read_publication
 from include.read.publish_to_store import remove_stored_files
 from include.state.lease import is_free

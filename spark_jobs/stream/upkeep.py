@@ -20,7 +20,7 @@ from include.ground.kafka import KafkaRefused, TopicMissing
 from include.ground.paths import reading_lock_path
 from include.ground.settings import Settings
 from include.observe.ended_plans import delete_moved, move_ended, pass_over
-from include.plans.lookup import advance_index, plan_ids_of_data
+from include.plans.journal import advance_index, plan_ids_of_data
 from include.read.publication import NothingPublished
 from include.state.lease import is_free
 from spark_jobs.backends.backend import FilesDamaged

@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 
 from include.ground.paths import plan_path
 from include.ground.settings import CLONE, Settings
-from include.plans.lookup import newest_plans
+from include.plans.journal import newest_plans
 from include.plans.plan import PlanRecord
 from include.read.publication import Publication, read_publication, tables_of
 from include.state.process_states import AIRFLOW, CONSOLE, stream_name

@@ -8,8 +8,7 @@ from typing import Any
 
 from include.declare.history_slice import BRONZE, Slice, Span
 from include.ground.settings import Settings
-from include.plans.journal import record_result, save_plan
-from include.plans.lookup import next_plan_id
+from include.plans.journal import next_plan_id, record_result, save_plan
 from include.plans.plan import (
     RELEASE,
     RELEASES,

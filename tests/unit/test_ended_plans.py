@@ -35,8 +35,7 @@ from include.observe.ledger_rows import Row, upsert
 from include.observe.ledger_schema import projected, runs
 from include.observe.ledger_writer import open_writer
 from include.plans.index import index_path, number_of_plans
-from include.plans.journal import PlanUnreadable, comparison_path, load_plan, record_result
-from include.plans.lookup import plan_ids_of_data
+from include.plans.journal import PlanUnreadable, comparison_path, load_plan, plan_ids_of_data, record_result
 from include.plans.plan import BACKFILL, DERIVED_RELEASE, RELEASE, Stage
 from include.read.publication import NothingPublished, publish
 from include.state.lease import take_lock

@@ -22,8 +22,7 @@ from include.change.recompute import BackfillPlan
 from include.ground.errors import Terminal
 from include.ground.paths import ended_runs_path
 from include.ground.settings import Settings
-from include.plans.journal import planning_lock
-from include.plans.lookup import find_plan, open_plans, plan_of_ended_run
+from include.plans.journal import find_plan, open_plans, plan_of_ended_run, planning_lock
 from include.serve.action_log import last_actions
 
 settings = test_derived_plan_thresholds.settings

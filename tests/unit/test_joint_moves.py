@@ -24,8 +24,7 @@ from include.ground.errors import Transient
 from include.ground.settings import Settings
 from include.plans.comparison import HELD, Comparison
 from include.plans.dependants import Analysed, DependantsBreak, Effect, Reader, drop_obsolete, is_due
-from include.plans.journal import load_plan, save_plan
-from include.plans.lookup import last_applied, plans_of_data
+from include.plans.journal import last_applied, load_plan, plans_of_data, save_plan
 from include.plans.plan import Member, PlanRecord, ReleaseBuilt, Stage
 from include.read.publication import Publication, SourceVersion, publish, read_publication, save_shadow_publication
 from include.state.owner_requests import (

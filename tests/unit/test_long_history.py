@@ -22,8 +22,7 @@ from include.declare.dataset import snapshot_dataset
 from include.ground.paths import plan_path, release_path
 from include.ground.settings import Settings
 from include.plans import journal as plan_journal
-from include.plans.journal import SUGGESTED, PlanUnknown, load_plan, record_result, save_plan
-from include.plans.lookup import next_plan_id, open_plans
+from include.plans.journal import SUGGESTED, PlanUnknown, load_plan, next_plan_id, open_plans, record_result, save_plan
 from include.plans.plan import BACKFILL, REPLAY, Stage
 from include.read.publication import publish
 from include.serve.plans import PAGE, plans_part

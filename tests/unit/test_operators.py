@@ -42,8 +42,7 @@ from include.ground.errors import Terminal, Transient
 from include.ground.paths import log_path
 from include.ground.settings import Settings
 from include.plans.comparison import Comparison, Sample, TableComparison
-from include.plans.journal import load_plan, save_comparison
-from include.plans.lookup import find_plan, newest_plans
+from include.plans.journal import find_plan, load_plan, newest_plans, save_comparison
 from include.plans.plan import BACKFILL, REPLAY, PlanRecord, Prediction, Stage
 from include.serve import api, work
 from include.serve.work import complete_days, progress_line

@@ -17,8 +17,18 @@ from include.ground.paths import plan_path
 from include.ground.settings import Settings
 from include.plans import journal as plan_journal
 from include.plans.index import PlanIndexUnavailable, enter, entry_of, index_path, number_of_plans
-from include.plans.journal import PlanUnknown, load_plan, record_result, save_plan
-from include.plans.lookup import find_plan, last_applied, newest_plans, next_plan_id, open_plans, rolled_back_by
+from include.plans.journal import (
+    PlanUnknown,
+    find_plan,
+    last_applied,
+    load_plan,
+    newest_plans,
+    next_plan_id,
+    open_plans,
+    record_result,
+    rolled_back_by,
+    save_plan,
+)
 from include.plans.plan import BACKFILL, Stage
 
 

@@ -16,10 +16,17 @@ from include.declare.history_slice import KAFKA, Slice, Span
 from include.ground.paths import plan_path
 from include.ground.settings import Settings
 from include.plans import journal as plan_journal
-from include.plans import lookup as plan_lookup
 from include.plans.index import index_path
-from include.plans.journal import PlanUnreadable, load_plan, record_result, save_plan
-from include.plans.lookup import find_plan, newest_plans, next_plan_id, open_plans
+from include.plans.journal import (
+    PlanUnreadable,
+    find_plan,
+    load_plan,
+    newest_plans,
+    next_plan_id,
+    open_plans,
+    record_result,
+    save_plan,
+)
 from include.plans.plan import OPEN, TRANSITIONS, Applied, Compared, ReleaseBuilt, RolledBack, SliceBuilt, Stage
 
 OLD_REPLAY = """{"id": "replay-flights-1", "kind": "replay", "dataset": "flights", "base": "aaa", "release": "aaa",
@@ -132,7 +139,7 @@ def test_open_plans_and_a_plan_of_a_run_are_found_without_reading_closed_plans(
     opened = plan_at(settings, Stage.BUILT, origin="release__flights/manual__1")
     reads: list[str] = []
     load = plan_journal.load_plan
-    monkeypatch.setattr(plan_lookup, "load_plan", lambda known, plan: reads.append(plan) or load(known, plan))
+    monkeypatch.setattr(plan_journal, "load_plan", lambda known, plan: reads.append(plan) or load(known, plan))
     for _ in range(2):
         for number in range(10):
             plan_at(settings, Stage.CANCELLED, origin=f"other__flights/{len(reads)}-{number}")

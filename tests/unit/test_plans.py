@@ -29,8 +29,7 @@ from include.declare.release_diff import TableChange, release_changes
 from include.ground.errors import Terminal, Transient
 from include.ground.paths import plan_path, silver_path
 from include.ground.settings import CLONE, Settings
-from include.plans.journal import PlanBusy, PlanUnknown, load_plan, plan_lock, save_plan
-from include.plans.lookup import newest_plans, next_plan_id
+from include.plans.journal import PlanBusy, PlanUnknown, load_plan, newest_plans, next_plan_id, plan_lock, save_plan
 from include.plans.plan import (
     OPEN,
     REINSTATE,

@@ -19,7 +19,7 @@ from include.cli import changes as slice_commands
 from include.cli import plan as plan_command
 from include.declare.history_slice import BRONZE, KAFKA, Slice, Span
 from include.ground.settings import Settings
-from include.plans.lookup import newest_plans
+from include.plans.journal import newest_plans
 from include.plans.plan import BACKFILL, REPLAY, Stage
 from include.read.publication import publish
 from include.read.published_tables import BatchOffsets
