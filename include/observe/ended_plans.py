@@ -43,7 +43,7 @@ from include.observe.ledger_rows import delete_release
 from include.observe.ledger_writer import open_writer
 from include.plans.index import note_without_data
 from include.plans.journal import PLANNING_TIMEOUT, comparison_path, plan_of, planning_lock, plans_of_data
-from include.plans.plan import ENDED, RELEASES, PlanRecord, Retired, Stage
+from include.plans.plan import ENDED, RELEASES, PlanRecord, Retired
 from include.read.publication import find_publication, read_publication
 from include.state.lease import is_lease_free
 from include.state.release_files import active_releases_file
@@ -158,7 +158,7 @@ def _ended_data(settings: Settings, history: _PlanHistory, now: datetime) -> lis
             found.append(_ended(settings, "releases", path, ended))
     for record in records:
         ended = _ended_at(record)
-        if _is_ended(record) and now - ended > retention.plans:
+        if record.is_over and now - ended > retention.plans:
             data = [path for path in _data_of(settings, record, removed) if path.exists()]
             found += [_ended(settings, "plans", path, ended) for path in data]
     return [*found, *_removed_by_repair(settings, dataset, now - retention.removed)]
@@ -168,7 +168,7 @@ def _without_data(settings: Settings, history: _PlanHistory, now: datetime) -> I
     """Yield the plans without data: they ended before the retention, and have no tables, rows or pages."""
     retention = max(history.retention.releases, history.retention.plans)
     for record in history.records:
-        if _is_ended(record) and now - _ended_at(record) > retention:
+        if record.is_over and now - _ended_at(record) > retention:
             released = [(part.plan.dataset, name) for part in record.parts for name in _released(part)]
             tables = (release_path(settings, dataset, name) for dataset, name in released)
             snapshots = (snapshots_path(settings, dataset) / name for dataset, name in released)
@@ -205,11 +205,6 @@ def _released(record: PlanRecord) -> Sequence[str]:
         return ()
     retired = record.find(Retired)
     return [record.plan.release] if retired is None else retired.releases
-
-
-def _is_ended(record: PlanRecord) -> bool:
-    """Whether nothing can follow: a slice that was rolled back is never applied again."""
-    return record.stage in ENDED or (record.plan.kind not in RELEASES and record.stage == Stage.ROLLED_BACK)
 
 
 def _data_of(settings: Settings, record: PlanRecord, removed: Container[str]) -> Iterator[Path]:

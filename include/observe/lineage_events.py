@@ -56,15 +56,11 @@ from include.read.published_tables import RECORD_LAYERS, open_table
 
 Facets = dict[str, Any]
 Assertion = facet_v2.data_quality_assertions_dataset.Assertion
-
-
-@dataclass(frozen=True)
-class ColumnFacts:
-    """A column of a schema."""
-
-    name: str
-    type: str = ""
-    about: str = ""
+Assertions = facet_v2.data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet
+Field = facet_v2.schema_dataset.SchemaDatasetFacetFields
+InputStatistics = facet_v2.input_statistics_input_dataset.InputStatisticsInputDatasetFacet
+OutputStatistics = facet_v2.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
+ParentRun = facet_v2.parent_run.ParentRunFacet
 
 
 @dataclass(frozen=True)
@@ -77,8 +73,7 @@ class TableFacts:
     version: int | None = None
     rows: int | None = None
     path: Path | None = None
-    schema: Sequence[ColumnFacts] = ()
-    about: str = ""
+    schema: Sequence[Field] = ()
     assertions: Sequence[Assertion] = ()
 
 
@@ -86,28 +81,18 @@ NOTHING_KNOWN = TableFacts()
 
 
 def _input_dataset(naming: EventNaming, name: str, facts: TableFacts) -> InputDataset:
-    found: Facets = {}
-    if facts.rows is not None:
-        found["inputStatistics"] = facet_v2.input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
-            rowCount=facts.rows
-        )
+    found: Facets = {} if facts.rows is None else {"inputStatistics": InputStatistics(rowCount=facts.rows)}
     if facts.assertions:
-        assertions = list(facts.assertions)
-        found["dataQualityAssertions"] = facet_v2.data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet(
-            assertions
-        )
+        found["dataQualityAssertions"] = Assertions(list(facts.assertions))
     return InputDataset(*naming.dataset(name), facets=_facets(naming, name, facts), inputFacets=found)
 
 
 def _output_dataset(naming: EventNaming, name: str, facts: TableFacts, columns: TableColumns | None) -> OutputDataset:
-    statistics: Facets = {}
-    if facts.rows is not None:
-        counted = facet_v2.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=facts.rows)
-        statistics["outputStatistics"] = counted
+    found: Facets = {} if facts.rows is None else {"outputStatistics": OutputStatistics(rowCount=facts.rows)}
     facets = _facets(naming, name, facts)
     if columns is not None and columns.columns:
         facets["columnLineage"] = _column_lineage(naming, columns)
-    return OutputDataset(*naming.dataset(name), facets=facets, outputFacets=statistics)
+    return OutputDataset(*naming.dataset(name), facets=facets, outputFacets=found)
 
 
 def _column_lineage(
@@ -126,15 +111,14 @@ def _input_fields(naming: EventNaming, origins: Origins) -> list[facet_v2.column
     uses: dict[tuple[str, str], list[Use]] = {}
     for each in origins:
         uses.setdefault((each.table, each.column), []).append(each.use)
-    field, transformation = facet_v2.column_lineage_dataset.InputField, facet_v2.column_lineage_dataset.Transformation
     return [
-        field(*naming.dataset(table), column, [transformation(_directness(use), use.upper()) for use in found])
+        facet_v2.column_lineage_dataset.InputField(*naming.dataset(table), column, list(map(_transformation, found)))
         for (table, column), found in uses.items()
     ]
 
 
-def _directness(use: Use) -> str:
-    return "DIRECT" if use in DIRECT else "INDIRECT"
+def _transformation(use: Use) -> facet_v2.column_lineage_dataset.Transformation:
+    return facet_v2.column_lineage_dataset.Transformation("DIRECT" if use in DIRECT else "INDIRECT", use.upper())
 
 
 def _facets(naming: EventNaming, name: str, facts: TableFacts) -> Facets:
@@ -149,12 +133,8 @@ def _facets(naming: EventNaming, name: str, facts: TableFacts) -> Facets:
         facets["symlinks"] = facet_v2.symlinks_dataset.SymlinksDatasetFacet([link])
     if facts.version is not None:
         facets["version"] = facet_v2.dataset_version_dataset.DatasetVersionDatasetFacet(str(facts.version))
-    if facts.about:
-        facets["documentation"] = facet_v2.documentation_dataset.DocumentationDatasetFacet(facts.about)
     if facts.schema:
-        field = facet_v2.schema_dataset.SchemaDatasetFacetFields
-        columns = enumerate(facts.schema, 1)
-        fields = [field(each.name, each.type or None, each.about or None, ordinal_position=n) for n, each in columns]
+        fields = [Field(each.name, each.type, each.description, n) for n, each in enumerate(facts.schema, 1)]
         facets["schema"] = facet_v2.schema_dataset.SchemaDatasetFacet(fields)
     return facets
 
@@ -286,13 +266,9 @@ PRODUCER = f"urn:headrace:{version('headrace')}"
 set_producer(PRODUCER)
 
 
-@dataclass(frozen=True)
-class ParentRun:
-    """The run that another belongs to: name and namespace of its job, and its id."""
-
-    namespace: str
-    job: str
-    run_id: str
+def parent_run(naming: EventNaming, job: str, run_id: str) -> ParentRun:
+    """Return that a run belongs to a run of another job."""
+    return ParentRun(facet_v2.parent_run.Run(run_id), facet_v2.parent_run.Job(naming.jobs, job))
 
 
 @dataclass(frozen=True)
@@ -355,9 +331,8 @@ def _job_facets(job: DeclaredJob) -> dict[str, Any]:
 
 def _run_facets(facts: RunFacts, error: str) -> Facets:
     facets: Facets = {}
-    if (parent := facts.parent) is not None:
-        run, job = facet_v2.parent_run.Run(parent.run_id), facet_v2.parent_run.Job(parent.namespace, parent.job)
-        facets["parent"] = facet_v2.parent_run.ParentRunFacet(run, job)
+    if facts.parent is not None:
+        facets["parent"] = facts.parent
     if facts.nominal is not None:
         facets["nominalTime"] = facet_v2.nominal_time_run.NominalTimeRunFacet(*map(_event_time, facts.nominal))
     if error:
@@ -378,8 +353,8 @@ class KnownTables:
     naming: EventNaming
     show: Callable[[str], None]
     released: dict[tuple[str, str], tuple[DeclaredJob, ...]] = field(default_factory=dict)
-    schemas: dict[tuple[Path, str], Sequence[ColumnFacts]] = field(default_factory=dict)
-    fields: dict[str, Sequence[ColumnFacts]] = field(default_factory=dict)
+    schemas: dict[tuple[Path, str], Sequence[Field]] = field(default_factory=dict)
+    fields: dict[str, Sequence[Field]] = field(default_factory=dict)
     """Declared columns of topics and reference tables, and of the record in bronze."""
     declared: dict[str, list[str]] = field(default_factory=dict)
     """Columns of tables that may not be published yet."""
@@ -419,19 +394,19 @@ class KnownTables:
                 return list(dataset_columns(declared_dataset(self.settings, dataset))[table].columns)
         return []
 
-    def schema(self, table: PublishedTable) -> Sequence[ColumnFacts]:
+    def schema(self, table: PublishedTable) -> Sequence[Field]:
         """Return the columns of a published table; empty when its log cannot be read."""
         key = (table.path, table.release)
         if key not in self.schemas:
             try:
-                self.schemas[key] = [ColumnFacts(f.name, _type_name(f.type)) for f in open_table(table).schema().fields]
+                self.schemas[key] = [Field(f.name, _type_name(f.type)) for f in open_table(table).schema().fields]
             except HeadraceError:
                 return ()
         return (*self.schemas[key], *self.fields.get(table.name, ()))
 
-    def facts(self, table: PublishedTable, rows: int | None = None, about: str = "") -> TableFacts:
+    def facts(self, table: PublishedTable, rows: int | None = None) -> TableFacts:
         """Return what is known of a published table, of which a run read or wrote so many rows."""
-        return TableFacts(table.version, rows, table.path, self.schema(table), about)
+        return TableFacts(table.version, rows, table.path, self.schema(table))
 
     def topic(self, name: str, rows: int | None = None) -> TableFacts:
         return TableFacts(rows=rows, schema=self.fields.get(name, ()))
@@ -445,12 +420,12 @@ def _type_name(kind: object) -> str:
     return str(getattr(kind, "type", "")) or type(kind).__name__
 
 
-def _record_fields(dataset: Dataset) -> dict[str, list[ColumnFacts]]:
-    fields = [ColumnFacts(column.member, column.type_text) for column in dataset.contract.plain_columns]
+def _record_fields(dataset: Dataset) -> dict[str, list[Field]]:
+    fields = [Field(column.member, column.type_text) for column in dataset.contract.plain_columns]
     about = f"Field of the JSON object in {VALUE}, which bronze keeps as bytes."
-    inside = [ColumnFacts(f"{VALUE}.{each.name}", each.type, about) for each in fields]
+    inside = [Field(f"{VALUE}.{each.name}", each.type, about) for each in fields]
     reference = {
-        f"{REFERENCE}{dataset.name}.{table.name}": [ColumnFacts(*column) for column in table.columns]
+        f"{REFERENCE}{dataset.name}.{table.name}": [Field(*column) for column in table.columns]
         for table in dataset.pipeline.reference
     }
     return {_topic_of(dataset): fields, f"bronze.{dataset.name}": inside, **reference}
@@ -497,4 +472,4 @@ def _declared(known: KnownTables, name: str) -> TableFacts:
         return known.topic(name)
     if name.startswith(REFERENCE):
         return known.reference(name)
-    return TableFacts(schema=[ColumnFacts(column) for column in known.declared.get(name, ())])
+    return TableFacts(schema=[Field(column) for column in known.declared.get(name, ())])

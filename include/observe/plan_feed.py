@@ -25,13 +25,14 @@ from include.observe.lineage_events import (
     ParentRun,
     RunFacts,
     TableFacts,
+    parent_run,
     run_event,
     whole_run,
 )
 from include.observe.run_feeds import Cursors, EventCursor, Outgoing, separately
 from include.plans.index import IndexPosition
 from include.plans.journal import is_written, last_failure, load_plan, open_plans, plans_entered_since
-from include.plans.plan import ENDED, RELEASES, Plan, PlanRecord, ReleaseBuilt, SliceBuilt, Stage
+from include.plans.plan import Plan, PlanRecord, ReleaseBuilt, SliceBuilt, Stage
 from include.read.publication import PublishedTable, read_publication, tables_of
 from include.state.release_files import PatchDirection
 
@@ -111,9 +112,7 @@ def _plan_events(known: KnownTables, key: str, cursor: EventCursor) -> Iterator[
 
 
 def _is_over(record: PlanRecord, now: datetime) -> bool:
-    if record.stage in ENDED or (record.plan.kind not in RELEASES and record.stage is Stage.ROLLED_BACK):
-        return True
-    return record.stage is Stage.APPLIED and now - record.events[-1].at > FOLLOWED
+    return record.is_over or (record.stage is Stage.APPLIED and now - record.events[-1].at > FOLLOWED)
 
 
 def _failed(known: KnownTables, plan: Plan, at: datetime, failure: str) -> Event:
@@ -176,7 +175,8 @@ def _facts(known: KnownTables, plan: Plan, tables: dict[str, TableFacts]) -> Run
 def _airflow_run(known: KnownTables, plan: Plan) -> ParentRun | None:
     """Return the run of Airflow that a plan belongs to, `dag/run`."""
     dag, _, run = plan.origin.partition("/")
-    return ParentRun(known.naming.jobs, dag, known.naming.run_id(plan.planned_at, "airflow", dag, run)) if run else None
+    run_id = known.naming.run_id(plan.planned_at, "airflow", dag, run)
+    return parent_run(known.naming, dag, run_id) if run else None
 
 
 def _tables(known: KnownTables, record: PlanRecord, direction: PatchDirection) -> dict[str, TableFacts]:

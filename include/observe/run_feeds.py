@@ -38,6 +38,7 @@ from include.observe.lineage_events import (
     RunFacts,
     TableFacts,
     analysis_job,
+    parent_run,
     run_event,
     stream_job,
     whole_run,
@@ -144,7 +145,7 @@ def _process_key(dataset: str) -> str:
 def parent_of(known: KnownTables, cursors: Cursors, dataset: str) -> ParentRun | None:
     """Return the run of the stream's driver, None when none is known to run."""
     cursor = cursors.get(_process_key(dataset))
-    return ParentRun(known.naming.jobs, dataset, cursor.run) if cursor is not None and cursor.run else None
+    return parent_run(known.naming, dataset, cursor.run) if cursor is not None and cursor.run else None
 
 
 def _run_id(known: KnownTables, dataset: str, run: RunFile) -> str:
@@ -253,7 +254,7 @@ def _span_events(known: KnownTables, span: StreamSpan, parent: ParentRun | None)
         facts = RunFacts(run_id, _stream_tables(known, job, span), parent)
         events += whole_run(naming, job, facts, span.began, span.ended)
     if parent is not None:
-        running = RunFacts(parent.run_id)
+        running = RunFacts(parent.run.runId)
         events.append(run_event(naming, stream_job(span.dataset), running, RunState.RUNNING, span.ended))
     return events
 

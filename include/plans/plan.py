@@ -360,6 +360,11 @@ class PlanRecord:
         """Whether the plan may still change what readers see."""
         return self.stage in OPEN
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can follow. A slice that was rolled back is never applied again."""
+        return not TRANSITIONS[self.plan.kind][self.stage]
+
     def find(self, kind: type[Result]) -> Result | None:
         """Return the last result of this type, None when there is none."""
         return next((e.result for e in reversed(self.events) if isinstance(e.result, kind)), None)
