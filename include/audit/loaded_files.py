@@ -106,7 +106,7 @@ def _records(files: FileSet, first: int, values: pa.Array) -> pl.DataFrame:
 
 
 def loaded_files(settings: Settings, sets: Sequence[FileSet]) -> LoadedFiles:
-    """Look at the files of the sets. Raises FilesUnreadable."""
+    """Look at the files of the sets. Raises `files-unreadable`."""
     return LoadedFiles(settings, {each.partition: each for each in sets}, tuple(_check(settings, s) for s in sets))
 
 

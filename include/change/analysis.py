@@ -156,14 +156,11 @@ KEPT_HOURS = 24
 Reporter = Callable[[str], None]
 
 
-class AnalysisRefused(Terminal):
-    """The rows of an analysis are not what its algorithm needs; nothing was published."""
-
-    def __init__(self, analysis: Analysis, why: str) -> None:
-        file = f"{analysis.dataset}/analysis/{analysis.name}.yaml"
-        again = f"correct {file}, then: headrace analysis run {analysis.dataset} {analysis.name}"
-        super().__init__(f"analysis.{analysis.name}: {why}; nothing was published", again)
-        self.analysis = analysis
+def _refused(analysis: Analysis, why: str) -> Terminal:
+    """Return that the rows of an analysis are not what its algorithm needs."""
+    file = f"{analysis.dataset}/analysis/{analysis.name}.yaml"
+    again = f"correct {file}, then: headrace analysis run {analysis.dataset} {analysis.name}"
+    return Terminal(f"analysis.{analysis.name}: {why}; nothing was published", again, code="analysis-refused")
 
 
 @dataclass(frozen=True)
@@ -178,7 +175,7 @@ class AnalysisRun:
 
 
 def run_analysis(settings: Settings, analysis: Analysis, report: Reporter) -> PublishedAnalysis:
-    """Run an analysis, or continue its run, and publish the result. Raises AnalysisRefused, Transient."""
+    """Run an analysis, or continue its run, and publish the result. Raises Terminal (`analysis-refused`), Transient."""
     folder = analysis_run_path(settings, analysis.dataset, analysis.name)
     lock = analyses_path(settings, analysis.dataset) / "lock"
     try:
@@ -233,13 +230,13 @@ def _read_rows(reading: PinnedTables, analysis: Analysis, path: Path) -> int:
     with closing(connection):
         if missing := [name for name in needed if name not in rows.schema.names]:
             why = f"its query has no column {', '.join(missing)}; it has {', '.join(rows.schema.names)}"
-            raise AnalysisRefused(analysis, why)
+            raise _refused(analysis, why)
         with pq.ParquetWriter(path, rows.schema) as writer:
             for batch in rows:
                 writer.write_batch(batch)
                 count += batch.num_rows
     if not count:
-        raise AnalysisRefused(analysis, "its query has no rows")
+        raise _refused(analysis, "its query has no rows")
     return count
 
 
@@ -260,11 +257,11 @@ def _iterated(
     enough = declared.tolerance if isinstance(declared, PageRank) else 0.0
     with closing(database):
         if isinstance(declared, PageRank) and (count := unweighted_edges(database)):
-            raise AnalysisRefused(analysis, f"{count:,} rows have no weight above 0")
+            raise _refused(analysis, f"{count:,} rows have no weight above 0")
         while run.change > enough:
             if run.iteration == declared.iterations:
                 why = f"iteration {run.iteration} still changed {run.change:.6g}; `iterations` allows no more"
-                raise AnalysisRefused(analysis, why)
+                raise _refused(analysis, why)
             last, following = _state(folder, run.iteration), _state(folder, run.iteration + 1)
             change = next_state(database, steps, last if run.iteration >= 0 else None, following)
             run = replace(run, iteration=run.iteration + 1, change=change)
@@ -290,7 +287,7 @@ def _learned(
     report(f"fits {declared.algorithm}")
     last = run_job(settings, name, analysis.dataset, [LEARNING_JOB, str(folder)], lambda _: None, again)
     if "failed" in last:
-        raise AnalysisRefused(analysis, str(last["failed"]))
+        raise _refused(analysis, str(last["failed"]))
     return pq.read_table(folder / "result", partitioning=None), dict(last["figures"])
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from include.change.compare import LESS_EXACT, type_word
+from include.declare.contract_rules import RuleResult
 from include.ground.render_template import render_html, render_markdown
 from include.plans.comparison import ColumnProfile, Comparison, MeasureChange, Sample, TableComparison
 
@@ -50,33 +52,54 @@ class SampleGroup:
 
 @dataclass(frozen=True)
 class TableView:
-    """One table. `difference`: equal, columns alone, a share of the keys, or that the table is new or removed."""
+    """A table's comparison as display values."""
 
-    name: str
-    difference: str
-    is_equal: bool
-    keys: str
-    old_rows: int
-    new_rows: int
-    added: int
-    missing: int
-    changed: int
-    columns: Sequence[tuple[str, str]]
-    statistics: Sequence[StatisticView]
-    samples: Sequence[SampleGroup]
+    of: TableComparison
+
+    @property
+    def difference(self) -> str:
+        """What differs: columns alone, a share of keys, how many times as many rows; or a new or removed table."""
+        table = self.of
+        if table.presence in DIFFERENCES:
+            return DIFFERENCES[table.presence]
+        if table.is_equal:
+            return "equal"
+        if not table.differing:
+            return "columns"
+        if table.share <= 1:
+            return f"{100 * table.share:.2f} %"
+        if table.old_rows and (growth := table.new_rows / table.old_rows) >= MANIFOLD:
+            return f"×{growth:.3g} rows"
+        return f"{table.differing:,} keys, of {table.old_keys:,} before"
+
+    @cached_property
+    def columns(self) -> list[tuple[str, str]]:
+        """The columns that only one side has, or that have another type, with what is different."""
+        return list(_columns(self.of))
+
+    @cached_property
+    def statistics(self) -> list[StatisticView]:
+        return [*_statistics(self.of.measures), *_profile_statistics(self.of)]
+
+    @cached_property
+    def samples(self) -> list[SampleGroup]:
+        return [
+            SampleGroup(kind, getattr(self.of, kind), [_sample(sample) for sample in samples])
+            for kind, samples in self.of.samples.items()
+            if kind in ("added", "missing", "changed")
+        ]
 
     @property
     def details(self) -> list[tuple[float, str]]:
         """What differs, a line for each column and kind of change, and how much it matters to a reviewer."""
-        columns = [(math.inf, f"{self.name}.{column}: {change}") for column, change in self.columns]
-        samples = [
-            (0.0, f"{self.name}, first {group.kind}: {group.samples[0].key}") for group in self.samples if group.samples
-        ]
+        name = self.of.name
+        columns = [(math.inf, f"{name}.{column}: {change}") for column, change in self.columns]
+        samples = [(0.0, f"{name}, first {each.kind}: {each.samples[0].key}") for each in self.samples if each.samples]
         by_column: dict[str, list[StatisticView]] = {}
         for each in self.statistics:
             by_column.setdefault(each.column, []).append(each)
         statistics = [
-            (max(abs(each.bar or 0.0) for each in found), f"{self.name}.{column}: {'; '.join(map(str, found))}")
+            (max(abs(each.bar or 0.0) for each in found), f"{name}.{column}: {'; '.join(map(str, found))}")
             for column, found in by_column.items()
         ]
         return [*columns, *statistics, *samples]
@@ -88,81 +111,28 @@ class TableView:
 
 
 @dataclass(frozen=True)
-class CheckView:
-    """The result of one contract rule. `outcome`: passed, failed or not evaluated; `samples`: values that break it."""
-
-    table: str
-    rule: str
-    expectation: str
-    action: str
-    outcome: str
-    observed: str
-    blocks: bool
-    samples: Sequence[str]
-
-
-@dataclass(frozen=True)
 class ComparisonView:
     """A comparison for people; `checks`: rules that block first, then those that did not pass.
 
     `dependants`: what the release does to those that read its tables, each in a line; those that break come first.
     """
 
-    dataset: str
     verdict: str
     summary: str
     tables: Sequence[TableView]
-    checks: Sequence[CheckView]
-    dependants: Sequence[str] = ()
+    checks: Sequence[RuleResult]
+    dependants: Sequence[str]
 
 
 def comparison_view(comparison: Comparison) -> ComparisonView:
     """Return the display values of a comparison."""
-    checks = sorted(comparison.checks, key=lambda check: (not check.blocks, check.passed is True))
     return ComparisonView(
-        comparison.dataset,
         comparison.verdict,
         f"both at bronze batch {comparison.batch}; threshold {100 * comparison.threshold:g} % of the keys",
-        [_table(table) for table in comparison.tables],
-        [
-            CheckView(c.table, c.rule, c.expectation, c.action, c.outcome, c.observed, c.blocks, c.samples)
-            for c in checks
-        ],
+        [TableView(table) for table in comparison.tables],
+        sorted(comparison.checks, key=lambda check: (not check.blocks, check.passed is True)),
         [effect.sentence for effect in sorted(comparison.dependants, key=lambda effect: not effect.faults)],
     )
-
-
-def _table(table: TableComparison) -> TableView:
-    return TableView(
-        name=table.name,
-        difference=DIFFERENCES.get(table.presence) or _difference(table),
-        is_equal=table.is_equal,
-        keys=", ".join(table.keys),
-        old_rows=table.old_rows,
-        new_rows=table.new_rows,
-        added=table.added,
-        missing=table.missing,
-        changed=table.changed,
-        columns=list(_columns(table)),
-        statistics=[*_statistics(table.measures), *_profile_statistics(table)],
-        samples=[
-            SampleGroup(kind, getattr(table, kind), [_sample(sample) for sample in samples])
-            for kind, samples in table.samples.items()
-            if kind in ("added", "missing", "changed")
-        ],
-    )
-
-
-def _difference(table: TableComparison) -> str:
-    """Return what of a table differs: columns alone, a share of its keys, or how many times as many rows it has."""
-    if table.is_equal:
-        return "equal"
-    if not table.differing:
-        return "columns"
-    if table.share <= 1:
-        return f"{100 * table.share:.2f} %"
-    growth = table.new_rows / table.old_rows if table.old_rows else 0.0
-    return f"×{growth:.3g} rows" if growth >= MANIFOLD else f"{table.differing:,} keys, of {table.old_keys:,} before"
 
 
 def _change(measure: MeasureChange) -> str:

@@ -32,32 +32,24 @@ from include.read.publication import find_publication
 
 def contract_problems(folder: Path) -> list[str]:
     """Return all that is wrong with `contract.yaml` of a dataset's folder, one sentence each; QualityNotInstalled."""
-    path = folder / "contract.yaml"
     try:
         contract = load_contract(folder)
     except DeclarationRefused as error:
         return [str(problem) for problem in error.problems]
-    document = Document(path)
+    document = Document(folder / "contract.yaml")
     check_standard(document)
-    _check_expectations(contract, document)
-    return [str(problem) for problem in document.problems]
+    return rule_problems(contract, document)
 
 
-def rule_problems(contract: Contract, path: Path) -> list[str]:
-    """Return the rules of a declaration that Great Expectations refuses, by file and line; QualityNotInstalled."""
-    document = Document(path)
-    _check_expectations(contract, document)
-    return [str(problem) for problem in document.problems]
-
-
-def _check_expectations(contract: Contract, document: Document) -> None:
-    """Note the rules whose arguments Great Expectations refuses."""
+def rule_problems(contract: Contract, document: Document) -> list[str]:
+    """Return the problems of a declaration with the rules that Great Expectations refuses; QualityNotInstalled."""
     for rule in [*contract.rules, *(rule for rules in contract.gold.values() for rule in rules)]:
         try:
             expectation(rule)
         except (ValueError, TypeError) as error:
             why = " ".join(str(error).split())[:300]
             document.refuse(_rule_key(document.value, rule), f"rule {rule.name}: {rule.expectation}: {why}")
+    return [str(problem) for problem in document.problems]
 
 
 def _rule_key(value: Any, rule: Rule, key: Key = ()) -> Key:
@@ -155,7 +147,7 @@ def _checked_derived(settings: Settings, name: str) -> ContractCheck:
         not_checked.append(f"{', '.join(unproven)}: {why}; headrace audit compares every row")
     wrong: tuple[str, ...] = ()
     try:
-        wrong = tuple(rule_problems(as_dataset(derived).contract, derived.folder / DERIVED))
+        wrong = tuple(rule_problems(as_dataset(derived).contract, Document(derived.folder / DERIVED)))
     except QualityNotInstalled as error:
         not_checked.append(_without(error))
     return ContractCheck(name, None, wrong, not_checked="; ".join(not_checked))
@@ -169,22 +161,12 @@ def compared_contract(name: str, release: str, base: Contract, fresh: Contract) 
     return ContractCheck(name, fresh.version, (), release, tuple(found), required, why)
 
 
-class FolderNotValid(Terminal):
-    """`contract check` says that the folder is not valid; `problems` are its sentences."""
-
-    def __init__(self, dataset: str, problems: list[str]) -> None:
-        super().__init__(
-            f"{dataset}: not valid: {'; '.join(problems)}; nothing was planned",
-            f"headrace contract check --dataset {dataset}",
-        )
-        self.dataset, self.problems = dataset, problems
-
-
 def refuse_invalid_folder(settings: Settings, declared: Dataset, published: Contract) -> None:
-    """Raise FolderNotValid when the contract breaks its standard, a registered schema, or needs another version."""
+    """Refuse a folder whose contract breaks its standard, a registered schema, or needs another version."""
     problems = [*_version(declared, published), *_standard(declared), *registry_check(settings, declared)[0]]
     if problems:
-        raise FolderNotValid(declared.name, problems)
+        what, name = f"{declared.name}: not valid: {'; '.join(problems)}; nothing was planned", declared.name
+        raise Terminal(what, f"headrace contract check --dataset {name}", code="folder-not-valid", problems=problems)
 
 
 def _standard(declared: Dataset) -> list[str]:

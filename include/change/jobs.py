@@ -68,16 +68,6 @@ class JobDied(Transient):
         self.job = job
 
 
-class PlanCancelled(Terminal):
-    """Somebody cancelled the plan while its job ran."""
-
-    def __init__(self, plan: str, by: str) -> None:
-        super().__init__(
-            f"plan {plan} was cancelled by {by}; what readers see is unchanged", f"headrace plan show {plan}"
-        )
-        self.plan, self.by = plan, by
-
-
 class JobTimedOut(Terminal):
     """A job was ended at its time limit."""
 
@@ -95,7 +85,7 @@ def run_job(
     """Run a job (module and arguments), pass each JSON line to `report` and return the last one.
 
     `name` is its plan or its task; `again` the command that continues it, of a plan by its stage. It ends with this
-    process. Raises JobDied, JobTimedOut; PlanCancelled.
+    process. Raises JobDied, JobTimedOut; Terminal (`plan-cancelled`).
     """
     last: Mapping[str, Any] = {}
     process = start_job(settings, name, job, dataset, stdout=subprocess.PIPE)
@@ -115,7 +105,8 @@ def _refuse_death(settings: Settings, name: str, code: int, last: Mapping[str, A
     end = find_job_end(settings, name)
     forget_job_end(settings, name)
     if end is not None and end.command == CANCEL:
-        raise PlanCancelled(name, end.by)
+        what = f"plan {name} was cancelled by {end.by}; what readers see is unchanged"
+        raise Terminal(what, f"headrace plan show {name}", code="plan-cancelled", plan=name)
     if not again and is_written(settings, name):
         again = next_command(load_plan(settings, name))
     again = again or f"headrace plan apply {name}"
@@ -178,16 +169,6 @@ RESPONSE_IDLE = 300.0
 """Seconds without progress of the owner after which a request is withdrawn."""
 
 
-class RequestRefused(Terminal):
-    """The owner of the tables refused the request of `requester`; `why` is its reason."""
-
-    def __init__(self, requester: str, why: str, remedy: str) -> None:
-        super().__init__(
-            f"{requester}: the stream refused: {why}; what readers see is unchanged", remedy or "headrace status"
-        )
-        self.requester, self.why = requester, why
-
-
 def _no_response(requester: str, why: str) -> Transient:
     """Return that the owner did not respond; `why` says what it did instead. The request was withdrawn."""
     what = f"{requester}: the stream did not respond, it {why}; the request was withdrawn"
@@ -197,7 +178,7 @@ def _no_response(requester: str, why: str) -> Transient:
 def request_owner(settings: Settings, dataset: str, request: OwnerRequest, *, is_kept: bool = False) -> OwnerResponse:
     """Submit a request and return the response. One that is kept stays pending when this process stops waiting.
 
-    Raises `request-pending`, RequestRefused, `no-response`, JobFailed, JobDied.
+    Raises `request-pending`, `request-refused`, `no-response`, JobFailed, JobDied.
     """
     drop_obsolete(settings, dataset)
     submit_request(settings, dataset, request)
@@ -211,7 +192,8 @@ def request_owner(settings: Settings, dataset: str, request: OwnerRequest, *, is
             withdraw_request(settings, dataset)
         raise
     if response.refused:
-        raise RequestRefused(request.requester, response.refused, response.remedy)
+        what = f"{request.requester}: the stream refused: {response.refused}; what readers see is unchanged"
+        raise Terminal(what, response.remedy or "headrace status", code="request-refused", requester=request.requester)
     return response
 
 
@@ -268,7 +250,7 @@ class TableMaintenance:
 def maintain_tables(settings: Settings, dataset: str) -> list[TableMaintenance]:
     """Compact small files and remove old ones in the tables of active releases. Raises NothingPublished.
 
-    Raises `plan-open`; `request-pending`, RequestRefused, `no-response`, JobFailed, JobDied as for any request.
+    Raises `plan-open`; `request-pending`, `request-refused`, `no-response`, JobFailed, JobDied as for any request.
     """
     publication = read_publication(settings, dataset)
     for record in open_plans(settings):

@@ -55,7 +55,7 @@ class LoadPlan(TopicRelease[LoadParameters]):
         )
 
     def draft(self, request: Request[LoadParameters]) -> Plan:
-        """Plan to load files. Reads each once, for its checksum. Raises LoadRefused, FilesUnreadable, PlanConflict."""
+        """Plan to load files. Reads each once, for its checksum. Raises LoadRefused, Transient, PlanConflict."""
         settings, dataset, parameters = request.settings, request.dataset, request.parameters
         refuse_unknown_dataset(settings, dataset)
         publication = read_publication(settings, dataset)
@@ -79,7 +79,7 @@ class LoadPlan(TopicRelease[LoadParameters]):
         return f"load the files into bronze, and build release {plan.release} with them in tables of its own"
 
     def prepare(self, settings: Settings, plan: Plan, report: Callable[[Mapping[str, Any]], None]) -> None:
-        """Have the owner load the files, request by request, and publish the batches. Raises RequestRefused."""
+        """Have the owner load the files, request by request, and publish the batches. Raises `request-refused`."""
         done: Mapping[str, Any] = {"is_done": False}
         while not done["is_done"]:
             request = OwnerRequest(plan.id, RequestKind.LOAD, plan.release, again=f"headrace plan apply {plan.id}")

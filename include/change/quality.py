@@ -70,17 +70,6 @@ INSTALL = 'make setup GROUPS="runtime quality"'
 RESULTS = TypeAdapter(list[RuleResult])
 
 
-class PlanHeld(Terminal):
-    """The built tables fail rules that block a publication; `rules` names them."""
-
-    def __init__(self, plan: str, rules: Sequence[str]) -> None:
-        super().__init__(
-            f"plan {plan} is held: its tables fail {', '.join(rules)}; readers still get the published tables",
-            f"headrace plan show {plan}; then change the code or the contract and plan again",
-        )
-        self.plan, self.rules = plan, tuple(rules)
-
-
 def table_rules(built: Side) -> dict[str, list[Rule]]:
     """Return the contract's rules for the built tables, by table; tables without rules are left out."""
     return {name: list(rules) for name in built.tables if (rules := built.dataset.contract.checks(name))}
@@ -106,10 +95,13 @@ def run_checks(settings: Settings, plan: Plan, built: Sequence[Side]) -> list[Ru
 
 
 def refuse_held(record: PlanRecord) -> None:
-    """Raise PlanHeld when the comparison found a rule broken that holds the plan back."""
+    """Raise Terminal (`plan-held`) when the comparison found rules broken that block a publication."""
     compared = record.find(Compared)
     if compared is not None and compared.blocked_by:
-        raise PlanHeld(record.plan.id, compared.blocked_by)
+        plan, rules = record.plan.id, tuple(compared.blocked_by)
+        what = f"plan {plan} is held: its tables fail {', '.join(rules)}; readers still get the published tables"
+        remedy = f"headrace plan show {plan}; then change the code or the contract and plan again"
+        raise Terminal(what, remedy, code="plan-held", rules=rules)
 
 
 def blocking_rules(checks: Sequence[RuleResult]) -> list[str]:

@@ -32,9 +32,9 @@ from include.observe.processes import is_expected, observe_stream
 from include.plans.dependants import (
     Analysed,
     ColumnTypes,
-    DependantsBreak,
     Effect,
     Reader,
+    dependants_break,
     effects_on,
     held_remedy,
     holding,
@@ -97,15 +97,15 @@ def effects_of_plan(settings: Settings, record: PlanRecord) -> list[Effect]:
 
 
 def refuse_broken_readers(settings: Settings, record: PlanRecord) -> None:
-    """Raise DependantsBreak while the plan's release would stop a running reader."""
+    """Raise Terminal (`dependants-break`) while the plan's release would stop a running reader."""
     effects = holding(effects_of_plan(settings, record))
     if effects:
         plan, members = record.plan, [member.dataset for member in record.plan.members]
-        raise DependantsBreak(f"plan {plan.id}", effects, held_remedy(plan.dataset, plan.id, members, effects))
+        raise dependants_break(f"plan {plan.id}", effects, held_remedy(plan.dataset, plan.id, members, effects))
 
 
 def refuse_rollback(settings: Settings, record: PlanRecord) -> None:
-    """Raise DependantsBreak while rolling the plan back would stop a running reader."""
+    """Raise Terminal (`dependants-break`) while rolling the plan back would stop a running reader."""
     built = record.find(ReleaseBuilt)
     if built is None:
         return
@@ -114,7 +114,7 @@ def refuse_rollback(settings: Settings, record: PlanRecord) -> None:
     effects = holding(effects_of(settings, {part.published.dataset: part.published for part in built.parts}, fits))
     if effects:
         plan, released = record.plan.id, {effect.reader: _applied_release(settings, effect) for effect in effects}
-        raise DependantsBreak(f"the rollback of {plan}", effects, rollback_remedy(plan, released))
+        raise dependants_break(f"the rollback of {plan}", effects, rollback_remedy(plan, released))
 
 
 def _applied_release(settings: Settings, effect: Effect) -> str | None:

@@ -26,7 +26,6 @@ from include.change.plan_parameters import AS_OF, BackfillParameters, ReplayPara
 from include.change.release import predicted_of_sources
 from include.change.slices import (
     PublishedView,
-    RangeEmpty,
     SliceKind,
     is_whole_history,
     overlap,
@@ -103,7 +102,7 @@ class BackfillPlan(SliceKind[BackfillParameters]):
         return DerivedBackfillPlan()
 
     def draft(self, request: Request[BackfillParameters]) -> Plan:
-        """Plan to recompute the events of a range. Raises RangeEmpty, Refused, PlanConflict, NothingPublished."""
+        """Plan to recompute the events of a range. Raises Refused, PlanConflict, NothingPublished."""
         dataset, since, until = request.dataset, request.parameters.start, request.parameters.end
         requested = f"events {format_range(since, until)}"
         view = published_view(request.settings, dataset)
@@ -111,7 +110,8 @@ class BackfillPlan(SliceKind[BackfillParameters]):
         batches = view.history.batches_with_events(view.declared.pipeline.time_columns, since, until)
         parts = [part for part in view.history.batch_offsets if part.batch in batches]
         if not parts:
-            raise RangeEmpty(dataset, requested, "no event is published there", "headrace tables")
+            why = "no event is published there"
+            raise range_refused(dataset, requested, why, "headrace tables", code="range-empty")
         spans = view.from_bronze(joined_spans(map(span_of, parts)))
         slice_ = Slice(spans, since, until, view.reference(request.parameters.reference))
         return slice_plan(request, view, BACKFILL, slice_, requested)
@@ -261,13 +261,13 @@ class ReplayPlan(SliceKind[ReplayParameters]):
     parameters = ReplayParameters
 
     def draft(self, request: Request[ReplayParameters]) -> Plan:
-        """Plan to recompute records. Raises RangeEmpty, Refused, PlanConflict, NothingPublished, BrokerUnreachable."""
+        """Plan to recompute records. Raises Refused, PlanConflict, NothingPublished, BrokerUnreachable."""
         dataset, parameters, source = request.dataset, request.parameters, request.parameters.source
         view, requested = published_view(request.settings, dataset), parameters.requested
         spans = _requested_spans(view, parameters)
         if not spans:
             remedy = f"headrace ledger show --dataset {dataset}"
-            raise RangeEmpty(dataset, requested, "no record is published there", remedy)
+            raise range_refused(dataset, requested, "no record is published there", remedy, code="range-empty")
         refuse_not_ingested(view, spans, requested)
         parts = view.from_bronze(spans) if source == BRONZE else _split_by_retention(view, spans, source)
         return slice_plan(

@@ -193,16 +193,9 @@ def _may_lie(file: FileFacts, column: str, since: datetime, until: datetime) -> 
     return low is None or high is None or (low < until and high >= since)
 
 
-class RangeEmpty(Refused):
-    """The range is valid, but nothing is published in it."""
-
-    def __init__(self, dataset: str, requested: str, why: str, remedy: str) -> None:
-        super().__init__(f"{dataset}, {requested}: {why}; nothing was planned", remedy)
-
-
-def range_refused(dataset: str, requested: str, why: str, remedy: str) -> Refused:
-    """Return that a range cannot be recomputed; `requested` is the range in words."""
-    return Refused(f"{dataset}, {requested}: {why}; nothing was planned", remedy, code="range-refused")
+def range_refused(dataset: str, requested: str, why: str, remedy: str, code: str = "range-refused") -> Refused:
+    """Return that a range cannot be recomputed, or `range-empty`; `requested` is the range in words."""
+    return Refused(f"{dataset}, {requested}: {why}; nothing was planned", remedy, code=code)
 
 
 def records_missing(dataset: str, spans: Sequence[Span], searched: str, remedy: str) -> Refused:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from include.change.compare import Side, compare
 from include.change.comparison_view import comparison_page
@@ -107,8 +107,8 @@ class NotApproved(Terminal):
         self.plan = plan
 
 
-class PlanReporter(Protocol):
-    """Follows a run of a plan."""
+class PlanReporter:
+    """Follows a run of a plan; by itself it reports nothing."""
 
     def begin(self, stage: PlanStage) -> None:
         """A stage begins."""
@@ -118,19 +118,6 @@ class PlanReporter(Protocol):
 
     def done(self, stage: PlanStage, record: PlanRecord) -> None:
         """A stage is completed and recorded."""
-
-
-class SilentReporter:
-    """Reports nothing."""
-
-    def begin(self, stage: PlanStage) -> None:
-        """Ignore it."""
-
-    def progress(self, facts: Mapping[str, Any]) -> None:
-        """Ignore it."""
-
-    def done(self, stage: PlanStage, record: PlanRecord) -> None:
-        """Ignore it."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +193,7 @@ def run_plan(
 ) -> PlanRecord:
     """Execute the remaining stages of a plan and return its record.
 
-    Raises StageRefused, NotApproved, PlanHeld, JobFailed, JobDied, JobTimedOut, RequestRefused, `no-response`.
+    Raises StageRefused, NotApproved, `plan-held`, JobFailed, JobDied, JobTimedOut, `request-refused`, `no-response`.
     """
     return _execute(PlanRun(settings, by, reporter, approver), record, remaining_stages(record, upto))
 
@@ -315,7 +302,7 @@ def needs_approval(record: PlanRecord) -> bool:
 
 
 def approve(settings: Settings, record: PlanRecord, by: str) -> PlanRecord:
-    """Record the approval of the change as compared. Raises PlanHeld."""
+    """Record the approval of the change as compared. Raises `plan-held`."""
     refuse_held(record)
     kind_of(record.plan).refuse_apply(settings, record)
     compared = record.find(Compared)

@@ -16,6 +16,7 @@ from rich.table import Table
 from include.change import stages as plan_stages
 from include.change.stages import (
     NotApproved,
+    PlanReporter,
     PlanStage,
     cost,
     end_and_cancel,
@@ -222,7 +223,7 @@ def run_through(console: Console, settings: Settings, record: PlanRecord, approv
     return record
 
 
-class TerminalReporter:
+class TerminalReporter(PlanReporter):
     """Shows a run of a plan: a progress bar for the current stage, a line for each completed stage."""
 
     def __init__(self, console: Console, settings: Settings) -> None:

@@ -156,8 +156,8 @@ def show_comparison(console: Console, comparison: Comparison, *, details: bool =
     console.print(f"[bold]{view.verdict}[/], {view.summary}", highlight=False)
     counts = ("rows before", "rows after", "added", "missing", "changed")
     rows = []
-    for t in view.tables:
-        difference = Text(t.difference, "green" if t.is_equal else "")
+    for shown in view.tables:
+        t, difference = shown.of, Text(shown.difference, "green" if shown.of.is_equal else "")
         rows.append((t.name, difference, t.old_rows, t.new_rows, t.added, t.missing, t.changed))
     console.print(table_of(("table", "difference", *counts), rows, counts, collapse_padding=True, pad_edge=True))
     _show_differences(console, view.tables, details=details)

@@ -68,13 +68,11 @@ class Effect:
         return f"{self.reader} {AFFECTED}{state}: {'; '.join(self.faults)}"
 
 
-class DependantsBreak(Terminal):
-    """Running readers of the tables would stand still; `effects` are those that hold the change."""
-
-    def __init__(self, subject: str, effects: Sequence[Effect], remedy: str) -> None:
-        broken = "; ".join(effect.sentence for effect in effects)
-        super().__init__(f"{subject} is held: {broken}; what readers see is unchanged", remedy)
-        self.effects = tuple(effects)
+def dependants_break(subject: str, effects: Sequence[Effect], remedy: str) -> Terminal:
+    """Return that running readers of the tables would stand still; `effects` are those that hold the change."""
+    broken = "; ".join(effect.sentence for effect in effects)
+    what = f"{subject} is held: {broken}; what readers see is unchanged"
+    return Terminal(what, remedy, code="dependants-break", effects=effects)
 
 
 ANALYSED = TypeAdapter(dict[str, Analysed])

@@ -33,24 +33,10 @@ WILD = re.compile(r"[*?\[]")
 REMOTE = re.compile(r"[a-z][a-z0-9]+://")
 
 
-class FilesUnreadable(Transient):
-    """Files cannot be listed or read: their store does not answer, or refuses."""
-
-    def __init__(self, place: str, error: Exception) -> None:
-        why = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
-        super().__init__(f"{place} cannot be read: {why}; nothing was changed", "the same command again")
-        self.place = place
-
-
-class FileChanged(Refused):
-    """A file is not the one that was planned; `how` says what differs."""
-
-    def __init__(self, address: str, how: str) -> None:
-        super().__init__(
-            f"{address} has changed since the load was planned: {how}; nothing of it was loaded",
-            "headrace plan cancel PLAN, then headrace load plan again",
-        )
-        self.address = address
+def file_changed(address: str, how: str) -> Refused:
+    """Return that a file is not the one that was planned; `how` says what differs."""
+    what = f"{address} has changed since the load was planned: {how}; nothing of it was loaded"
+    return Refused(what, "headrace plan cancel PLAN, then headrace load plan again", code="file-changed", file=address)
 
 
 @dataclass(frozen=True)
@@ -64,10 +50,13 @@ class FoundFile:
 
 @contextmanager
 def _errors(place: str) -> Iterator[None]:
+    """Raise what a store or a file answers as Transient (`files-unreadable`)."""
     try:
         yield
     except (OSError, pa.ArrowInvalid) as error:
-        raise FilesUnreadable(place, error) from error
+        why = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
+        what = f"{place} cannot be read: {why}; nothing was changed"
+        raise Transient(what, "the same command again", code="files-unreadable", place=place) from error
 
 
 def _file_system(settings: Settings, address: str) -> tuple[Any, str]:
@@ -94,7 +83,7 @@ def _s3(settings: Settings) -> Any:
 
 
 def file_within(settings: Settings, pattern: str) -> str:
-    """Return a pattern that leads into a store, or into the folder HEADRACE_FILES. Raises Refused, FilesUnreadable.
+    """Return a pattern that leads into a store, or into the folder HEADRACE_FILES. Raises Refused, `files-unreadable`.
 
     Who may load may not therefore read all that this host can read: also a link in the folder leads nowhere else.
     """
@@ -113,7 +102,7 @@ def file_within(settings: Settings, pattern: str) -> str:
 def find_files(settings: Settings, pattern: str) -> list[FoundFile]:
     """Return the files that a pattern names, by address: `*` and `?` inside a folder, `**` across folders.
 
-    Raises FilesUnreadable.
+    Raises `files-unreadable`.
     """
     with _errors(pattern):
         system, path = _file_system(settings, pattern)
@@ -141,7 +130,7 @@ def _expression(pattern: str) -> str:
 
 
 def found_now(settings: Settings, address: str) -> FoundFile | None:
-    """Return a file as it is now, None without one. Raises FilesUnreadable."""
+    """Return a file as it is now, None without one. Raises `files-unreadable`."""
     with _errors(address):
         system, path = _file_system(settings, address)
         (now,) = system.get_file_info([path])
@@ -151,7 +140,7 @@ def found_now(settings: Settings, address: str) -> FoundFile | None:
 
 
 def checksum(settings: Settings, address: str) -> str:
-    """Return the SHA-256 of a file's bytes. Raises FilesUnreadable."""
+    """Return the SHA-256 of a file's bytes. Raises `files-unreadable`."""
     digest = hashlib.sha256()
     with _errors(address), _opened(settings, address, None) as stream:
         while block := stream.read_buffer(READ_BYTES):
@@ -168,7 +157,7 @@ Payloads = Iterator[pa.Array]
 
 
 def payloads(settings: Settings, address: str, form: str, literals: Sequence[str] = ()) -> Payloads:
-    """Yield the payloads of a file in order; `form` is one of FORMS. Raises FilesUnreadable.
+    """Yield the payloads of a file in order; `form` is one of FORMS. Raises `files-unreadable`.
 
     `literals`: columns of a text format whose values are numbers or truth values.
     """
@@ -177,7 +166,7 @@ def payloads(settings: Settings, address: str, form: str, literals: Sequence[str
 
 
 def estimated_rows(settings: Settings, files: Sequence[FoundFile], form: str) -> int:
-    """Return about how many records these files have, by the beginning of the first one. Raises FilesUnreadable."""
+    """Return about how many records these files have, by the beginning of the first one. Raises `files-unreadable`."""
     first = next((file for file in files if file.size), None)
     if first is None:
         return 0

@@ -30,13 +30,13 @@ from include.ground.settings import CLONE, Settings
 from include.read.publication import find_publication
 from include.state.process_states import DRIVER, JOB, JobEnd, forget_job_end, job_name, note_job_end, stream_name
 from include.state.run_files import (
-    ProcessElsewhere,
     RunFile,
     end_request_path,
     is_elsewhere,
     job_processes,
     job_run_files,
     job_runs,
+    process_elsewhere,
     read_run_file,
     remove_run_file,
     started_at,
@@ -265,14 +265,14 @@ def refuse_running(settings: Settings, name: str) -> None:
 def end_job(settings: Settings, name: str) -> bool:
     """End a job: SIGTERM, and after GRACE seconds SIGKILL to all its processes. Return whether one was running.
 
-    The end of a job elsewhere is requested from its guard. Raises ProcessElsewhere when it does not respond.
+    The end of a job elsewhere is requested from its guard. Raises `process-elsewhere` when it does not respond.
     """
     run = read_run_file(settings, job_name(name))
     return run is not None and end_processes(settings, run)
 
 
 def end_processes(settings: Settings, run: RunFile) -> bool:
-    """End the processes of a job's run file; return whether there were any. Raises ProcessElsewhere."""
+    """End the processes of a job's run file; return whether there were any. Raises Terminal (`process-elsewhere`)."""
     if is_elsewhere(run):
         return end_elsewhere(settings, run)
     if not job_processes(run):
@@ -294,7 +294,7 @@ def end_elsewhere(settings: Settings, run: RunFile) -> bool:
     end = time.monotonic() + ELSEWHERE_WITHIN
     while job_runs(run):
         if time.monotonic() > end:
-            raise ProcessElsewhere(run)
+            raise process_elsewhere(run)
         time.sleep(0.2)
     # The request stays: a paused container sends no heartbeat, and its guard ends the job when it resumes.
     return True

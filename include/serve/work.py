@@ -16,7 +16,7 @@ from include.audit.run import counts, record_outcomes, requested_audits
 from include.change.analysis import run_analysis
 from include.change.jobs import maintain_tables, recompute_derived
 from include.change.quality import validate_published
-from include.change.stages import NotApproved, PlanStage, SilentReporter, confirm, roll_back, run_plan
+from include.change.stages import NotApproved, PlanReporter, PlanStage, confirm, roll_back, run_plan
 from include.declare.analyses import declared_analysis
 from include.declare.windows import Window, day_range
 from include.ground.errors import HeadraceError, Refused, Terminal, mask_secrets
@@ -103,7 +103,7 @@ MOST_FINDINGS = 20
 AT_FIRST = 31
 
 
-class WorkReporter:
+class WorkReporter(PlanReporter):
     """Reports the stages of a plan's run, each as a line."""
 
     def __init__(self, report: Report) -> None:
@@ -153,14 +153,14 @@ def _lasting(record: PlanRecord) -> PlanRecord:
 def approve_within_threshold(settings: Settings, plan: str, by: str) -> PlanRecord:
     """Run the plan up to its approval; return it as it was when it needs a person's.
 
-    Raises PlanHeld, and Refused when it has ended.
+    Raises Terminal (`plan-held`), and Refused when it has ended.
     """
     with plan_lock(settings, plan, APPROVED_WITHIN):
         record = _lasting(load_plan(settings, plan))
         if record.stage in (Stage.APPROVED, Stage.APPLIED):
             return record
         with suppress(NotApproved):
-            record = run_plan(settings, record, SilentReporter(), lambda _: None, by, Stage.APPROVED)
+            record = run_plan(settings, record, PlanReporter(), lambda _: None, by, Stage.APPROVED)
         return record
 
 

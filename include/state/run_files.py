@@ -96,15 +96,11 @@ class RunFile:
     path: Path | None = field(default=None, compare=False)
 
 
-class ProcessElsewhere(Terminal):
-    """A process of another container or host was to be signalled; `run` is its record."""
-
-    def __init__(self, run: RunFile) -> None:
-        super().__init__(
-            f"{run.name} (pid {run.pid}) is a process of {run.host}, another container or host; it was not signalled",
-            "the same command there, or in the runner's container: docker compose exec runner headrace …",
-        )
-        self.run = run
+def process_elsewhere(run: RunFile) -> Terminal:
+    """Return that a process of another container or host was to be signalled."""
+    what = f"{run.name} (pid {run.pid}) is a process of {run.host}, another container or host; it was not signalled"
+    remedy = "the same command there, or in the runner's container: docker compose exec runner headrace …"
+    return Terminal(what, remedy, code="process-elsewhere", process=run.name, pid=run.pid, host=run.host)
 
 
 def run_file(path: Path) -> JsonFile[RunFile]:
@@ -246,9 +242,9 @@ def terminate(run: RunFile) -> None:
 
 
 def send(run: RunFile, number: signal.Signals) -> None:
-    """Send a signal to exactly this process. Raises ProcessElsewhere."""
+    """Send a signal to exactly this process. Raises Terminal (`process-elsewhere`)."""
     if is_elsewhere(run):
-        raise ProcessElsewhere(run)
+        raise process_elsewhere(run)
     try:
         if is_alive(run):
             os.kill(run.pid, number)

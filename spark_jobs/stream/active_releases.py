@@ -209,7 +209,7 @@ class ActiveReleases(Owned):
     def load(self, release: str) -> Mapping[str, Any]:
         """Load for `loads.seconds`, then publish the batches where nothing else does: no release has their records yet.
 
-        Raises FileChanged, FilesUnreadable, Transient while bronze has no batch to follow.
+        Raises Refused (`file-changed`), Transient also while bronze has no batch to follow.
         """
         files = released_dataset(self.settings, self.dataset, release).file_sets[-1]
         done = self.loads.advance(self.published.release, files)

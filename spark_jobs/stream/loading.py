@@ -26,7 +26,7 @@ from include.declare.reference_tables import current_versions
 from include.ground.app_ids import load_app_id
 from include.ground.record_coordinates import offset_in_set, place_in_set
 from include.ground.settings import Settings
-from include.read.record_files import FileChanged, checksum, found_now, payloads
+from include.read.record_files import checksum, file_changed, found_now, payloads
 from spark_jobs.backends.backend import Backend
 from spark_jobs.backends.release import Release
 from spark_jobs.layers.bronze import FOLLOWED, FOLLOWS, SOURCE, BronzeBatch
@@ -114,7 +114,7 @@ LOADED = -1
 
 
 class SetReader:
-    """Reads a set of files from an offset on. Raises FileChanged before anything of a changed file is returned."""
+    """Reads a set of files from an offset on. Raises file_changed before anything of a changed file is returned."""
 
     def __init__(self, settings: Settings, files: FileSet, position: int) -> None:
         self.files, self.position = files, position
@@ -158,14 +158,14 @@ class SetReader:
 
 
 def refuse_changed_file(settings: Settings, file: RecordFile) -> None:
-    """Raise FileChanged unless a file has the bytes that were planned; equal size and time of change say so."""
+    """Raise file_changed unless a file has the bytes that were planned; equal size and time of change say so."""
     now = found_now(settings, file.address)
     if now is None:
-        raise FileChanged(file.address, "it is gone")
+        raise file_changed(file.address, "it is gone")
     if now.size != file.size:
-        raise FileChanged(file.address, f"it had {file.size:,} bytes and has {now.size:,}")
+        raise file_changed(file.address, f"it had {file.size:,} bytes and has {now.size:,}")
     if now.modified_ns != file.modified_ns and checksum(settings, file.address) != file.sha256:
-        raise FileChanged(file.address, f"its SHA-256 was {file.sha256[:12]}… and is another one")
+        raise file_changed(file.address, f"its SHA-256 was {file.sha256[:12]}… and is another one")
 
 
 BronzeTurn = Callable[[], AbstractContextManager[BronzeHead]]

@@ -21,7 +21,7 @@ from benchmarks.session import BenchSession
 from include.change import stages as plan_stages
 from include.change.plan_parameters import ReleaseParameters
 from include.change.release import ReleasePlan
-from include.change.stages import SilentReporter
+from include.change.stages import PlanReporter
 from include.ground.settings import Settings
 from include.plans.plan import PlanRecord, Stage
 from include.read.published_tables import pinned
@@ -59,7 +59,7 @@ def measure_rebuild(session: BenchSession, rate: float, seconds: float) -> Figur
 def run_release(settings: Settings, record: PlanRecord) -> PlanRecord:
     """Build, compare and approve a planned release."""
     by = getpass.getuser()
-    return plan_stages.run_plan(settings, record, SilentReporter(), lambda _: by, by, Stage.APPROVED)
+    return plan_stages.run_plan(settings, record, PlanReporter(), lambda _: by, by, Stage.APPROVED)
 
 
 def changed_folder(session: BenchSession) -> Settings:

@@ -18,12 +18,12 @@ from small_release import Record, SmallRelease, small_release
 
 from include.change import release as release_kind
 from include.change import stages as build_parts
-from include.change.jobs import RequestRefused
 from include.change.plan_parameters import ReleaseParameters
 from include.change.release import ReleasePlan
-from include.change.stages import SilentReporter, run_plan
+from include.change.stages import PlanReporter, run_plan
 from include.declare.dataset import snapshot_dataset
 from include.declare.derived_dataset import released_derived
+from include.ground.errors import Terminal
 from include.ground.settings import Settings
 from include.plans.plan import PlanRecord, Stage
 from include.read.publication import find_publication
@@ -149,7 +149,7 @@ class JointSite:
 
     def run(self, record: PlanRecord, upto: Stage = Stage.APPLIED) -> PlanRecord:
         """Run the remaining stages of a plan; it is approved."""
-        return run_plan(self.settings, record, SilentReporter(), lambda _: "ann", "ann", upto)
+        return run_plan(self.settings, record, PlanReporter(), lambda _: "ann", "ann", upto)
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """Return the published rows of a table without what the platform notes."""
@@ -185,7 +185,7 @@ class JointSite:
         response = find_response(settings, dataset, request)
         assert response is not None
         if response.refused:
-            raise RequestRefused(request.requester, response.refused, response.remedy)
+            raise Terminal(response.refused, response.remedy, code="request-refused")
         return response
 
 

@@ -17,6 +17,7 @@ import polars as pl
 import pytest
 from compactable_release import EARLY
 from derived_site import NAME, DerivedSite, flight, opened, wind
+from error_codes import raises
 from fewer_gold_tables import small_flights
 from held_lease import HeldLease
 from pyspark.sql import SparkSession
@@ -25,12 +26,13 @@ from small_release import SmallRelease, small_release
 
 from include.audit.origin import OriginRefused, derived_origin
 from include.change.plan_parameters import ReleaseParameters
-from include.change.quality import PlanHeld, validate_published
+from include.change.quality import validate_published
 from include.change.release import DerivedReleasePlan, read_release_build
 from include.change.stages import approve, compare_built
 from include.declare.derived_dataset import snapshot_derived
 from include.declare.yaml_declarations import DeclarationRefused
 from include.ground import delta_log as table_files
+from include.ground.errors import Terminal
 from include.ground.paths import publication_path
 from include.ground.settings import CLONE, Settings
 from include.plans.journal import record_result
@@ -382,7 +384,7 @@ def test_a_release_whose_table_breaks_a_rule_is_held_and_quality_of_published_ta
     record = record_result(changed, record.plan.id, read_release_build(output, 1.0), "ann")
     record, _ = compare_built(changed, record, "ann", lambda _: None)
     assert record.last(Compared).blocked_by == [f"gold.{NAME}: delayed_flights_have_left"]
-    with pytest.raises(PlanHeld, match="delayed_flights_have_left"):
+    with raises(Terminal, "plan-held", match="delayed_flights_have_left"):
         approve(changed, record, "ann")
 
 

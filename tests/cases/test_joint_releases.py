@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from error_codes import raises
 from joint_site import BIG, HUGE, JointSite, joint_site, tap
 from pyspark.sql import SparkSession
 
 from include.change.stages import cancel, confirm, roll_back
+from include.ground.errors import Terminal
 from include.plans.comparison import HELD
-from include.plans.dependants import DependantsBreak, SourcesLackColumns
+from include.plans.dependants import SourcesLackColumns
 from include.plans.journal import load_comparison, load_plan
 from include.plans.plan import Compared, Stage
 from include.read.publication import read_publication
@@ -47,7 +49,7 @@ def test_a_release_that_takes_a_column_away_names_who_reads_it_and_is_held(site:
     (effect,) = comparison.dependants
     assert (effect.reader, comparison.verdict, record.last(Compared).verdict) == ("taps_hours", HELD, HELD)
     assert list(effect.faults) == ["gold/taps_hours.sql:2 reads huge, which silver.taps would no longer have"]
-    with pytest.raises(DependantsBreak, match="release run --dataset taps --with taps_hours"):
+    with raises(Terminal, "dependants-break", match="release run --dataset taps --with taps_hours"):
         site.run(record)
     assert published(site) == before
     site.running.remove("taps_hours")
@@ -71,8 +73,8 @@ def test_a_source_and_its_readers_are_released_and_rolled_back_as_one_plan(site:
     assert "with taps_hours" in record.plan.about
     record = site.run(record, Stage.COMPARED)
     # The last of the chain reads `marked`, which is `bigs` now.
-    with pytest.raises(
-        DependantsBreak, match=r"(?s)taps_weeks breaks: gold/taps_weeks.sql:1 reads marked.*--with taps_w"
+    with raises(
+        Terminal, "dependants-break", match=r"(?s)taps_weeks breaks: gold/taps_weeks.sql:1 reads marked.*--with taps_w"
     ):
         site.run(record)
     cancel(site.settings, load_plan(site.settings, record.plan.id), "ann")

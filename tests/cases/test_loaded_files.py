@@ -12,6 +12,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from compactable_release import METER, reading
+from error_codes import raises
 from polars.testing import assert_frame_equal
 from pyspark.sql import SparkSession
 from simulated_deaths import Died, dying_at
@@ -25,13 +26,14 @@ from include.change.load import LoadPlan, LoadRefused
 from include.change.plan_parameters import LoadParameters, ReleaseParameters
 from include.change.release import ReleasePlan
 from include.declare.dataset import Dataset, released_dataset, snapshot_dataset
+from include.ground.errors import Refused
 from include.ground.record_coordinates import offset_in_set
 from include.ground.settings import Settings
 from include.plans.journal import load_plan
 from include.plans.plan import Plan
 from include.read.publication import read_publication, tables_of
 from include.read.published_tables import PinnedTables
-from include.read.record_files import FileChanged
+from spark_jobs.backends.release import next_run
 from spark_jobs.stream import loading
 from spark_jobs.stream.loading import Loads, sole_turn
 from spark_jobs.stream.preflight import bronze_head
@@ -206,7 +208,7 @@ def test_changed_file_is_not_loaded(site: LoadSite, change: str) -> None:
     path = site.file("b.jsonl", [11])
     plan = site.plan()
     changed(path, change)
-    with pytest.raises(FileChanged, match=r"b\.jsonl has changed"):
+    with raises(Refused, "file-changed", match=r"b\.jsonl has changed"):
         site.load(plan)
 
 

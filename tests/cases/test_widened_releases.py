@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from small_release import Record, SmallRelease
 
-from include.change.contract_check import FolderNotValid
 from include.change.stages import cancel, confirm, roll_back
 from include.cli.terminal import show_comparison
 from include.declare import contract_columns
@@ -26,7 +25,6 @@ from include.declare.contract_types import default_type
 from include.declare.dataset import released_dataset
 from include.ground.errors import Terminal
 from include.observe.progress import is_outdated
-from include.plans.dependants import DependantsBreak
 from include.plans.journal import load_comparison
 from include.plans.plan import PlanRecord, Stage
 from include.read.publication import read_publication
@@ -95,7 +93,7 @@ def test_release_of_an_earlier_version_keeps_its_types_until_the_folder_is_relea
     assert stream.silver()["n"].to_list() == [7, 8]
     assert [row[0]["rule"] for row in stream.rejected()["reasons"]] == ["out_of_range", "out_of_range"]
 
-    with pytest.raises(FolderNotValid, match=r"must be 1\.1\.0 or later .*n type widened int → bigint"):
+    with raises(Terminal, "folder-not-valid", match=r"must be 1\.1\.0 or later .*n type widened int → bigint"):
         site.plan("taps")
     declare(site, BIGINT, "1.1.0")
     record = site.plan("taps")
@@ -146,7 +144,9 @@ def test_derived_dataset_over_a_widened_source_is_named_and_released_with_it(sit
     declare(site, BIGINT, "1.1.0")
 
     held = site.run(site.plan("taps"), Stage.COMPARED)
-    with pytest.raises(DependantsBreak, match=r"most would become bigint, is int: .* cast\(… as bigint\)") as broken:
+    with raises(
+        Terminal, "dependants-break", match=r"most would become bigint, is int: .* cast\(… as bigint\)"
+    ) as broken:
         site.run(held)
     assert "--with taps_hours" in broken.value.remedy
     cancel(site.settings, held, "ann")

@@ -15,10 +15,10 @@ from error_codes import raises
 from small_warehouse import SmallWarehouse, silver_row
 
 from include.change import analysis as analysis_run
-from include.change.analysis import AnalysisRefused, run_analysis
+from include.change.analysis import run_analysis
 from include.declare.analyses import analysis_problems, declared_analysis
 from include.declare.dataset_checks import dataset_problems
-from include.ground.errors import Refused, Transient
+from include.ground.errors import Refused, Terminal, Transient
 from include.ground.paths import analyses_path, analysis_run_path
 from include.ground.settings import CLONE, Settings
 from include.read.published_sql import run_query
@@ -184,10 +184,10 @@ def test_query_without_the_columns_or_rows_is_refused(
     settings: Settings, warehouse: SmallWarehouse, declare: Declare
 ) -> None:
     declare("ranks", "algorithm: pagerank\nquery: select kind as source, shop as target from silver.sales")
-    with pytest.raises(AnalysisRefused, match="has no column weight"):
+    with raises(Terminal, "analysis-refused", match="has no column weight"):
         run(settings, "ranks")
     declare("parts", "algorithm: components\nquery: select kind as source, shop as target from silver.sales limit 0")
-    with pytest.raises(AnalysisRefused, match="has no rows"):
+    with raises(Terminal, "analysis-refused", match="has no rows"):
         run(settings, "parts")
     with raises(Refused, "analysis-unknown", match="parts, ranks"):
         declared_analysis(settings, "sales", "nothing")
@@ -195,7 +195,7 @@ def test_query_without_the_columns_or_rows_is_refused(
 
 def test_result_that_is_not_final_is_refused(settings: Settings, warehouse: SmallWarehouse, declare: Declare) -> None:
     declare("ways", f"algorithm: closure\n{QUERY}\niterations: 1")
-    with pytest.raises(AnalysisRefused, match="iteration 1 still changed"):
+    with raises(Terminal, "analysis-refused", match="iteration 1 still changed"):
         run(settings, "ways")
     assert "analysis.ways" not in pinned(settings).tables
     declare("ways", f"algorithm: closure\n{QUERY}\niterations: 50")
@@ -205,7 +205,7 @@ def test_result_that_is_not_final_is_refused(settings: Settings, warehouse: Smal
 def test_edge_without_a_weight_is_refused(settings: Settings, warehouse: SmallWarehouse, declare: Declare) -> None:
     edges = "select kind as source, shop as target, if(kind = 'z', null, 0) as weight from silver.sales"
     declare("ranks", f"algorithm: pagerank\nquery: {edges}")
-    with pytest.raises(AnalysisRefused, match="have no weight above 0"):
+    with raises(Terminal, "analysis-refused", match="have no weight above 0"):
         run(settings, "ranks")
 
 

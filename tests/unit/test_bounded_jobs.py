@@ -16,7 +16,7 @@ import pytest
 from error_codes import raises
 from plan_samples import TO_APPLIED, plan_at
 
-from include.change.jobs import JobDied, JobTimedOut, PlanCancelled, end_plan_job, run_job
+from include.change.jobs import JobDied, JobTimedOut, end_plan_job, run_job
 from include.ground.errors import Terminal, Transient
 from include.ground.settings import CLONE, Settings
 from include.observe.processes import observe_jobs
@@ -143,7 +143,7 @@ def test_running_job_is_in_status_until_it_is_cancelled(settings: Settings, runn
 @pytest.mark.parametrize(
     ("how", "error", "words", "remedy"),
     [
-        ("cancel", PlanCancelled, "was cancelled by ben; what readers see is unchanged", "headrace plan show {}"),
+        ("cancel", Terminal, "was cancelled by ben; what readers see is unchanged", "headrace plan show {}"),
         ("down", JobDied, "was ended by headrace down; what readers see is unchanged", "headrace plan apply {}"),
         ("kill", JobDied, "ended with -9", "headrace plan apply {}"),
     ],

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from include.change.contract_check import FolderNotValid, check_contracts, refuse_invalid_folder
+from include.change.contract_check import check_contracts, refuse_invalid_folder
 from include.declare.dataset import declared_dataset, released_dataset, snapshot_dataset
+from include.ground.errors import Terminal
 from include.ground.settings import CLONE, Settings
 from include.read.publication import Publication, publish
 
@@ -43,8 +44,8 @@ def refused(settings: Settings) -> list[str]:
     published = released_dataset(settings, "weather", release).contract
     try:
         refuse_invalid_folder(settings, declared_dataset(settings, "weather"), published)
-    except FolderNotValid as error:
-        return error.problems
+    except Terminal as error:
+        return list(error.facts["problems"])
     return []
 
 

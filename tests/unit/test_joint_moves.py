@@ -18,12 +18,11 @@ from include.change import readers as table_readers
 from include.change import release as release_kind
 from include.change import stages as plan_stages
 from include.change.comparison_view import comparison_markdown, comparison_page
-from include.change.jobs import RequestRefused
 from include.declare.derived_dataset import ColumnUse
-from include.ground.errors import Transient
+from include.ground.errors import Terminal, Transient
 from include.ground.settings import Settings
 from include.plans.comparison import HELD, Comparison
-from include.plans.dependants import Analysed, DependantsBreak, Effect, Reader, drop_obsolete, is_due
+from include.plans.dependants import Analysed, Effect, Reader, drop_obsolete, is_due
 from include.plans.journal import last_applied, load_plan, plans_of_data, save_plan
 from include.plans.plan import Member, PlanRecord, ReleaseBuilt, Stage
 from include.read.publication import Publication, SourceVersion, publish, read_publication, save_shadow_publication
@@ -259,12 +258,12 @@ def test_owners_hold_their_release_until_a_cancelled_plan_has_moved_the_source_b
             held.extend(each and each.release for each in requests)
             assert not any(each and is_due(settings, each) for each in requests)
             if is_refused:
-                raise RequestRefused("cancel", "no", "")
+                raise Terminal("no", code="request-refused")
         return owners.respond(settings, dataset, request, **how)
 
     monkeypatch.setattr(release_kind, "request_owner", respond)
     if is_refused:
-        with pytest.raises(RequestRefused):
+        with raises(Terminal, "request-refused"):
             plan_stages.cancel(settings, load_plan(settings, record.plan.id), "ann")
         assert left(settings) == ["hours", "weeks"]
         monkeypatch.setattr(release_kind, "request_owner", Owners(settings).respond)
@@ -346,7 +345,7 @@ def test_a_reader_that_ran_over_the_base_does_not_hold_the_rollback_by_its_types
     monkeypatch.setattr(table_readers, "plans_of_data", lambda *_: [])
     record = replace(record, events=events)
     if is_held:
-        with pytest.raises(DependantsBreak):
+        with raises(Terminal, "dependants-break"):
             table_readers.refuse_rollback(settings, record)
     else:
         table_readers.refuse_rollback(settings, record)

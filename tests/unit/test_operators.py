@@ -36,7 +36,7 @@ from include.change.kind import Confirmation, PlanConflict, not_confirmed
 from include.change.plan_parameters import ReplayParameters
 from include.change.quality import PublishedChecks
 from include.change.recompute import BackfillPlan, ReplayPlan
-from include.change.slices import RangeEmpty
+from include.change.slices import range_refused
 from include.declare.contract_rules import RuleResult
 from include.ground.errors import Terminal, Transient
 from include.ground.paths import log_path
@@ -199,7 +199,7 @@ def test_backfill_waits_for_a_conflicting_plan_and_skips_an_empty_day(monkeypatc
         raise PlanConflict("flights", "replay-flights-1", "built")
 
     def nothing(*args: Any) -> PlanRecord:
-        raise RangeEmpty("flights", "events", "no published event lies there", "-")
+        raise range_refused("flights", "events", "no published event lies there", "-", code="range-empty")
 
     monkeypatch.setattr(BackfillPlan, "plan", staticmethod(in_the_way))
     with pytest.raises(TaskDeferred) as deferred:
@@ -218,7 +218,7 @@ def test_partition_key_gives_the_day(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def planning(settings: Settings, dataset: str, parameters: Any, *_: Any) -> PlanRecord:
         ranges.append((parameters.start, parameters.end))
-        raise RangeEmpty(dataset, "events", "no published event lies there", "-")
+        raise range_refused(dataset, "events", "no published event lies there", "-", code="range-empty")
 
     monkeypatch.setattr(BackfillPlan, "plan", staticmethod(planning))
     monkeypatch.setattr(api, "published_windows", lambda *_: [])

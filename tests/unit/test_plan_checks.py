@@ -15,14 +15,15 @@ import polars as pl
 import pytest
 import yaml
 from deltalake import write_deltalake
+from error_codes import raises
 
 from include.change import quality
 from include.change import recompute as backfill_plan
 from include.change import stages as plan_stages
-from include.change.quality import PlanHeld
 from include.change.quality_job import validate_plan
 from include.declare.dataset import Dataset, load_dataset
 from include.declare.history_slice import BRONZE, Slice, Span
+from include.ground.errors import Terminal
 from include.ground.paths import patch_path, snapshot_path
 from include.ground.settings import CLONE, Settings
 from include.plans.comparison import EQUAL, HELD, NEEDS_APPROVAL, WITHIN_POLICY
@@ -148,9 +149,9 @@ def test_release_that_breaks_a_hold_rule_is_not_approved(settings: Settings, dat
     page = comparison_path(settings, record.plan.id, "html").read_text("utf-8")
     assert "negative" in page
     assert "1 of 3 rows" in page
-    with pytest.raises(PlanHeld) as held:
+    with raises(Terminal, "plan-held") as held:
         plan_stages.approve(settings, record, "ann")
-    assert held.value.rules == (f"{TABLE}: negative",)
+    assert held.value.facts["rules"] == (f"{TABLE}: negative",)
     assert record.stage is Stage.COMPARED
 
 
@@ -169,7 +170,7 @@ def test_slice_is_validated_by_its_rows_and_by_the_resulting_table(settings: Set
     record, found = plan_stages.compare_built(settings, record, "ann", lambda _: None)
     assert {c.rule: c.observed for c in found.checks} == {"negative": "1 of 3 rows", "many": "5"}
     assert found.verdict == HELD
-    with pytest.raises(PlanHeld):
+    with raises(Terminal, "plan-held"):
         plan_stages.approve(settings, record, "ann")
 
 

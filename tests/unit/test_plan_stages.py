@@ -10,7 +10,7 @@ from plan_samples import advanced, plan_at, result_of
 
 from include.change import stages as plan_stages
 from include.change.jobs import JobTimedOut
-from include.change.stages import KINDS, NotApproved, SilentReporter, explanation, rebuild, run_plan, stages_of
+from include.change.stages import KINDS, NotApproved, PlanReporter, explanation, rebuild, run_plan, stages_of
 from include.ground.settings import Settings
 from include.plans.journal import last_failure
 from include.plans.plan import KIND_NAMES, REPLAY, PlanRecord, Stage, StageRefused
@@ -28,7 +28,7 @@ PATHS: tuple[tuple[Stage, ...], ...] = (
 )
 
 
-class RecordingReporter(SilentReporter):
+class RecordingReporter(PlanReporter):
     """Records the stages that were started."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ def test_run_stops_at_the_requested_stage_and_a_second_run_executes_nothing(sett
 @pytest.mark.parametrize("stages", [(Stage.CANCELLED,), (Stage.BUILT, Stage.COMPARED, Stage.REJECTED)])
 def test_ended_plan_is_not_run(settings: Settings, stages: tuple[Stage, ...]) -> None:
     with pytest.raises(StageRefused):
-        run_plan(settings, plan_at(settings, *stages), SilentReporter(), lambda _: "ann", "ann")
+        run_plan(settings, plan_at(settings, *stages), PlanReporter(), lambda _: "ann", "ann")
 
 
 @pytest.mark.usefixtures("stubbed")
@@ -95,8 +95,8 @@ def test_needed_approval_is_requested_once_and_recorded_with_its_author(settings
     record = plan_at(settings, Stage.BUILT, Stage.COMPARED)
     record = advanced(settings, record, Stage.COMPARED, verdict="needs approval")
     with pytest.raises(NotApproved, match="headrace plan approve"):
-        run_plan(settings, record, SilentReporter(), lambda _: None, "ann")
-    record = run_plan(settings, record, SilentReporter(), lambda _: "bob", "ann")
+        run_plan(settings, record, PlanReporter(), lambda _: None, "ann")
+    record = run_plan(settings, record, PlanReporter(), lambda _: "bob", "ann")
     assert [(event.stage, event.by) for event in record.events][-2:] == [
         (Stage.APPROVED, "bob"),
         (Stage.APPLIED, "ann"),
@@ -106,9 +106,7 @@ def test_needed_approval_is_requested_once_and_recorded_with_its_author(settings
 @pytest.mark.usefixtures("stubbed")
 def test_policy_approves_an_equal_plan_without_a_request(settings: Settings) -> None:
     record = plan_at(settings, Stage.BUILT, Stage.COMPARED)
-    record = run_plan(
-        settings, record, SilentReporter(), lambda _: pytest.fail("approver called"), "ann", Stage.APPROVED
-    )
+    record = run_plan(settings, record, PlanReporter(), lambda _: pytest.fail("approver called"), "ann", Stage.APPROVED)
     assert record.events[-1].by == "policy"
 
 
@@ -142,8 +140,8 @@ def test_failure_of_a_job_stays_in_the_plan_until_a_stage_completes(
     record, build = plan_at(settings), plan_stages.build
     monkeypatch.setattr(plan_stages, "build", timed_out)
     with pytest.raises(JobTimedOut):
-        run_plan(settings, record, SilentReporter(), lambda _: "ann", "ann")
+        run_plan(settings, record, PlanReporter(), lambda _: "ann", "ann")
     assert "failed: timed out after 5 s" in last_failure(settings, record.plan.id)
     monkeypatch.setattr(plan_stages, "build", build)
-    run_plan(settings, record, SilentReporter(), lambda _: "ann", "ann")
+    run_plan(settings, record, PlanReporter(), lambda _: "ann", "ann")
     assert last_failure(settings, record.plan.id) == ""

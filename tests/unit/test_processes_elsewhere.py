@@ -16,7 +16,7 @@ import pytest
 from error_codes import raises
 from stand_ins import report_progress
 
-from include.ground.errors import Transient
+from include.ground.errors import Terminal, Transient
 from include.ground.paths import run_path, runner_lock_path
 from include.ground.processes import host_name, this_boot, this_place
 from include.ground.settings import Settings
@@ -31,7 +31,6 @@ from include.state.process_states import BROKER, CONSOLE, METRICS, RUNNER, Proce
 from include.state.run_files import (
     EXPIRY,
     NoBroker,
-    ProcessElsewhere,
     RunFile,
     beat,
     bootstrap_servers,
@@ -95,7 +94,7 @@ def test_process_elsewhere_lives_as_long_as_its_heartbeat(settings: Settings, pl
 
 def test_process_of_another_place_is_never_signalled(settings: Settings, place: str) -> None:
     run = record(settings, RUNNER, place)
-    with pytest.raises(ProcessElsewhere, match=f"pid {os.getpid()}\\) is a process of runner, another container"):
+    with raises(Terminal, "process-elsewhere", match=f"pid {os.getpid()}\\) is a process of runner, another container"):
         terminate(run)
 
 
@@ -112,7 +111,7 @@ def test_runner_on_another_machine_with_the_same_host_name_is_waited_for(setting
     run = record(settings, RUNNER, OTHER_MACHINE, host_name())
     with pytest.raises(RunnerAlreadyRunning, match=f"pid {os.getpid()} on {host_name()}"):
         refuse_other_host(settings)
-    with pytest.raises(ProcessElsewhere):
+    with raises(Terminal, "process-elsewhere"):
         terminate(run)
     os.utime(run_path(settings, RUNNER), (time.time() - EXPIRY - 1,) * 2)
     refuse_other_host(settings)
@@ -181,7 +180,7 @@ def test_job_elsewhere_is_ended_by_its_guard(settings: Settings, tmp_path: Path)
 def test_job_elsewhere_that_does_not_respond_is_an_error(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     record(settings, "plan:p1")
     monkeypatch.setattr(job_process, "ELSEWHERE_WITHIN", 0.3)
-    with pytest.raises(ProcessElsewhere):
+    with raises(Terminal, "process-elsewhere"):
         end_job(settings, "p1")
     os.utime(run_path(settings, "plan:p1"), (time.time() - EXPIRY - 1,) * 2)
     assert not end_job(settings, "p1")

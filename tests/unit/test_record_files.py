@@ -17,10 +17,18 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from error_codes import raises
 
+from include.ground.errors import Transient
 from include.ground.settings import Settings
 from include.read import record_files
-from include.read.record_files import FilesUnreadable, estimated_rows, find_files, form_of, lines_of, payloads
+from include.read.record_files import (
+    estimated_rows,
+    find_files,
+    form_of,
+    lines_of,
+    payloads,
+)
 
 LINES = [b'{"a": 1}', b"\xff\xfe no text \x01", b'{"b": "\xc3\xa4"}\r', b'{"c": 3} ']
 
@@ -106,10 +114,10 @@ def test_odd_rows_of_csv_are_records_that_a_contract_rejects(
 def test_damaged_csv_is_named(settings: Settings, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"id,n\na,\xff,2\n")
-    with pytest.raises(FilesUnreadable, match=r"a\.csv cannot be read: .*[Ee]xpected 2 columns, got 3"):
+    with raises(Transient, "files-unreadable", match=r"a\.csv cannot be read: .*[Ee]xpected 2 columns, got 3"):
         read(settings, path)
     path.write_text("id,id\na,1\n")
-    with pytest.raises(FilesUnreadable, match="the header has 'id' twice"):
+    with raises(Transient, "files-unreadable", match="the header has 'id' twice"):
         read(settings, path)
 
 

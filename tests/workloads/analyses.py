@@ -34,7 +34,7 @@ class AnalysisResult:
 def analysed(
     settings: Settings, dataset: str, records: Iterable[bytes], report: Callable[[str], object]
 ) -> list[AnalysisResult]:
-    """Run all analyses of a dataset, whose topic has these records. Raises AnalysisRefused, Transient."""
+    """Run all analyses of a dataset, whose topic has these records. Raises Terminal, Transient."""
     declared = declared_analyses(settings, dataset)
     if not declared:
         return []

@@ -13,7 +13,7 @@ import polars as pl
 
 from include.change.plan_parameters import BackfillParameters, ReplayParameters
 from include.change.recompute import BackfillPlan, ReplayPlan
-from include.change.stages import SilentReporter, cancel, run_plan
+from include.change.stages import PlanReporter, cancel, run_plan
 from include.ground.delta_log import commits
 from include.ground.settings import Settings
 from include.observe.ledger_reader import open_reader
@@ -101,7 +101,7 @@ def replayed(settings: Settings, dataset: str) -> int:
 
 def _differing(settings: Settings, record: PlanRecord) -> int:
     """Build and compare a plan, then cancel it, so that it blocks no other."""
-    done = run_plan(settings, record, SilentReporter(), _nobody, BY, upto=Stage.COMPARED)
+    done = run_plan(settings, record, PlanReporter(), _nobody, BY, upto=Stage.COMPARED)
     cancel(settings, done, BY)
     return sum(done.last(SliceBuilt).differing.values())
 
