@@ -39,7 +39,7 @@ from include.read.stored_publication import StoreUnsafe, require_conditional_put
 from include.state.json_file import StateFileUnreadable
 from include.state.lease import is_free
 from include.state.process_states import BROKER, RUNNER, ProcessState, ProcessStatus
-from include.state.run_files import EXPIRY, RunFile, bootstrap_servers, has_heartbeat, is_elsewhere, read_run_file
+from include.state.run_files import EXPIRY, RunFile, bootstrap_servers, read_run_file
 
 
 class Verdict(Enum):
@@ -332,7 +332,7 @@ def _runner_elsewhere(settings: Settings) -> RunFile | None:
     """Return the record of a runner that works in another container or on another host, None without one."""
     with suppress(StateFileUnreadable):
         run = read_run_file(settings, RUNNER)
-        return run if run is not None and is_elsewhere(run) and has_heartbeat(run) else None
+        return run if run is not None and run.is_elsewhere() and run.has_heartbeat() else None
     return None
 
 

@@ -34,19 +34,7 @@ from include.state.process_states import (
     read_process_records,
     stream_name,
 )
-from include.state.run_files import (
-    RunFile,
-    broker_state,
-    external_state,
-    is_alive,
-    is_elsewhere,
-    is_suspended,
-    job_processes,
-    job_run_files,
-    job_runs,
-    missing_heartbeat,
-    read_run_file,
-)
+from include.state.run_files import RunFile, broker_state, external_state, job_run_files, read_run_file
 from include.state.streams import DriverStatus, desired_stream, desired_streams, last_change, read_reported_status
 
 # A driver reports about once a second; a long pause of its JVM stays well below this.
@@ -81,7 +69,7 @@ def observe_optional(settings: Settings) -> list[ProcessStatus]:
 
 def observe_jobs(settings: Settings) -> list[ProcessStatus]:
     """Return the running jobs of plans, maintenance and repair."""
-    return [_job_status(run) for run in job_run_files(settings) if job_runs(run)]
+    return [_job_status(run) for run in job_run_files(settings) if run.is_job_alive()]
 
 
 def _job_status(run: RunFile) -> ProcessStatus:
@@ -90,9 +78,9 @@ def _job_status(run: RunFile) -> ProcessStatus:
     facts = {"dataset": run.extra.get("dataset"), "plan": run.name.removeprefix(JOB)}
     facts |= {"started_at": iso_time(since.replace(microsecond=0)), "limit_seconds": limit}
     detail = f"{run.extra.get('job', '')} since {utc_text(since)} UTC, limit {timedelta(seconds=limit)}"
-    if is_alive(run):
+    if run.is_alive():
         return ProcessStatus(run.name, run.pid, ProcessState.RUNNING, detail, facts=facts)
-    left = [process.pid for process in job_processes(run)]
+    left = [process.pid for process in run.job_processes()]
     return ProcessStatus(run.name, None, ProcessState.UNKNOWN, f"pids {left} are left; headrace down", facts=facts)
 
 
@@ -110,7 +98,7 @@ def switched_on(settings: Settings) -> dict[str, bool]:
     """Return the optional processes, and whether they are to run; Airflow needs the console's API."""
     airflow = None if settings.api_url else read_run_file(settings, AIRFLOW)
     return {
-        CONSOLE: settings.starts_console or (airflow is not None and is_alive(airflow)),
+        CONSOLE: settings.starts_console or (airflow is not None and airflow.is_alive()),
         METRICS: settings.metrics != "off",
         OPENLINEAGE: bool(settings.openlineage_url),
     }
@@ -178,7 +166,7 @@ def unsupervised_status(settings: Settings, name: str, now: datetime | None = No
         return ProcessStatus(name, None, ProcessState.UNKNOWN, error.what)
     if run is None:
         return ProcessStatus(name, None, ProcessState.STOPPED)
-    if is_suspended(run):
+    if run.is_suspended():
         return ProcessStatus(name, run.pid, ProcessState.UNKNOWN, "suspended by a signal; kill -CONT resumes it")
     if name == BROKER:
         return _broker_status(run)
@@ -191,9 +179,9 @@ def unsupervised_status(settings: Settings, name: str, now: datetime | None = No
 
 def _web_server_status(run: RunFile) -> ProcessStatus:
     """Running when its port is open; `detail` is its address."""
-    if not is_alive(run):
+    if not run.is_alive():
         return _gone_status(run)
-    if is_elsewhere(run):
+    if run.is_elsewhere():
         return ProcessStatus(run.name, run.pid, ProcessState.RUNNING, f"on {run.host}")
     ready = is_open(int(run.extra.get("port", 0)))
     state = ProcessState.RUNNING if ready else ProcessState.STARTING
@@ -202,7 +190,7 @@ def _web_server_status(run: RunFile) -> ProcessStatus:
 
 def _sender_status(settings: Settings, run: RunFile) -> ProcessStatus:
     """Running while it lives; `detail`: the receiver, or why it takes none."""
-    if not is_alive(run):
+    if not run.is_alive():
         return _gone_status(run)
     reported = read_reported_status(settings, run)
     state = reported.process_state if reported else ProcessState.RUNNING
@@ -219,7 +207,7 @@ def _broker_status(run: RunFile) -> ProcessStatus:
 
 def _reporting_status(settings: Settings, run: RunFile, now: datetime) -> ProcessStatus:
     # Check liveness first: a dead process has already written its final status.
-    alive, reported = is_alive(run), read_reported_status(settings, run)
+    alive, reported = run.is_alive(), read_reported_status(settings, run)
     if not alive:
         return exited_status(run, reported)
     stalled = stalled_seconds(run, reported, now)
@@ -252,8 +240,8 @@ def exited_status(run: RunFile, reported: DriverStatus | None) -> ProcessStatus:
 
 def _gone_status(run: RunFile) -> ProcessStatus:
     """Lost when it was one of another place."""
-    if is_elsewhere(run):
-        return ProcessStatus(run.name, None, ProcessState.LOST, missing_heartbeat(run))
+    if run.is_elsewhere():
+        return ProcessStatus(run.name, None, ProcessState.LOST, run.missing_heartbeat())
     return ProcessStatus(run.name, None, ProcessState.CRASHED, f"pid {run.pid} is gone")
 
 

@@ -55,7 +55,7 @@ from include.read.publication import (
 )
 from include.state.json_file import JsonFile, StateFileUnreadable
 from include.state.process_states import ProcessState, ProcessStatus, stream_name
-from include.state.run_files import RunFile, is_alive, read_run_file
+from include.state.run_files import RunFile, read_run_file
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def process_events(known: KnownTables, cursors: Cursors) -> Iterator[Outgoing]:
         key, run = _process_key(dataset), None
         with suppress(StateFileUnreadable):
             run = read_run_file(known.settings, stream_name(dataset))
-        current = _run_id(known, dataset, run) if run is not None and is_alive(run) else ""
+        current = _run_id(known, dataset, run) if run is not None and run.is_alive() else ""
         before = cursors.get(key, EventCursor())
         if before.run and before.run != current:
             yield _ended(known, dataset, before.run, bool(current))

@@ -36,15 +36,7 @@ from include.run.runner import Reporter, page_port
 from include.run.start_stop import exclusive_command
 from include.state.json_file import JsonFile
 from include.state.process_states import AIRFLOW, CONSOLE, log_size, log_tail
-from include.state.run_files import (
-    SAME_START,
-    RunFile,
-    is_alive,
-    process_signs,
-    read_run_file,
-    remove_run_file,
-    terminate,
-)
+from include.state.run_files import SAME_START, RunFile, process_signs, read_run_file, remove_run_file
 
 STOP_IDLE = 45.0
 """Seconds without progress after which Airflow is killed."""
@@ -138,7 +130,7 @@ def api_connection(settings: Settings) -> str:
 def console_page(settings: Settings) -> str:
     """Return the address of the runner's console, which it keeps, also while it does not run."""
     run = read_run_file(settings, CONSOLE)
-    if run is not None and is_alive(run):
+    if run is not None and run.is_alive():
         return str(run.extra["page"])
     return f"http://{LOOPBACK}:{page_port(settings, CONSOLE)}"
 
@@ -211,14 +203,14 @@ def down_airflow(settings: Settings, report: Reporter) -> bool:
         run = read_run_file(settings, AIRFLOW)
         if run is None:
             return False
-        if is_alive(run):
+        if run.is_alive():
             report(f"{AIRFLOW}: stopping …")
         began = time.monotonic()
-        terminate(run)
+        run.terminate()
         by_itself = True
         try:
             signs = partial(process_signs, settings, AIRFLOW)
-            Waiting(AIRFLOW, signs, report, STOP_IDLE).holds(lambda: not is_alive(run), 0.05)
+            Waiting(AIRFLOW, signs, report, STOP_IDLE).holds(lambda: not run.is_alive(), 0.05)
         except NoProgress:
             by_itself = False
         end_session(run)
@@ -246,7 +238,7 @@ def require_airflow() -> None:
 def ensure_airflow(settings: Settings, report: Reporter) -> RunFile:
     """As `up_airflow`, for a caller that holds the supervision lock."""
     run = read_run_file(settings, AIRFLOW)
-    if run is not None and is_alive(run):
+    if run is not None and run.is_alive():
         report(f"{AIRFLOW}: already running, pid {run.pid}")
         await_healthy(settings, run, 0, report)
         return run
@@ -271,7 +263,7 @@ def await_healthy(settings: Settings, run: RunFile, since: int, report: Reporter
     def is_healthy() -> bool:
         nonlocal unhealthy
         unhealthy = unhealthy_parts(run)
-        if unhealthy and not is_alive(run):
+        if unhealthy and not run.is_alive():
             raise AirflowNotStarted("ended while it was starting", log, log_tail(settings, AIRFLOW, since))
         return not unhealthy
 

@@ -32,16 +32,11 @@ from include.state.process_states import DRIVER, JOB, JobEnd, forget_job_end, jo
 from include.state.run_files import (
     RunFile,
     end_request_path,
-    is_elsewhere,
-    job_processes,
     job_run_files,
-    job_runs,
     process_elsewhere,
     read_run_file,
     remove_run_file,
     started_at,
-    terminate,
-    wait_gone,
     write_run_file,
 )
 
@@ -257,7 +252,7 @@ def finish_job(settings: Settings, name: str, process: subprocess.Popen[Any]) ->
 def refuse_running(settings: Settings, name: str) -> None:
     """Raise Transient when another command runs the job."""
     run = read_run_file(settings, job_name(name))
-    if run is not None and job_runs(run):
+    if run is not None and run.is_job_alive():
         what = f"{name} runs already (pid {run.pid}); nothing was done"
         raise Transient(what, "headrace status, then try again", code="job-running", job=name, pid=run.pid)
 
@@ -273,13 +268,13 @@ def end_job(settings: Settings, name: str) -> bool:
 
 def end_processes(settings: Settings, run: RunFile) -> bool:
     """End the processes of a job's run file; return whether there were any. Raises Terminal (`process-elsewhere`)."""
-    if is_elsewhere(run):
+    if run.is_elsewhere():
         return end_elsewhere(settings, run)
-    if not job_processes(run):
+    if not run.job_processes():
         return False
-    terminate(run)
-    wait_gone(run, GUARD_WITHIN)
-    for process in job_processes(run):
+    run.terminate()
+    run.wait_gone(GUARD_WITHIN)
+    for process in run.job_processes():
         with suppress(psutil.Error):
             process.send_signal(signal.SIGKILL)
     return True
@@ -287,12 +282,12 @@ def end_processes(settings: Settings, run: RunFile) -> bool:
 
 def end_elsewhere(settings: Settings, run: RunFile) -> bool:
     """Request the end of a job from its guard in another container or host; return whether it was running."""
-    if not job_runs(run):
+    if not run.is_job_alive():
         return False
     request = end_request_path(settings, run.name.removeprefix(JOB))
     write_atomically(request, process_label())
     end = time.monotonic() + ELSEWHERE_WITHIN
-    while job_runs(run):
+    while run.is_job_alive():
         if time.monotonic() > end:
             raise process_elsewhere(run)
         time.sleep(0.2)

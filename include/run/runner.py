@@ -88,9 +88,7 @@ from include.state.run_files import (
     process_signs,
     read_run_file,
     remove_run_file,
-    send,
     started_at,
-    terminate,
     write_run_file,
 )
 from include.state.streams import (
@@ -368,9 +366,9 @@ class Runner:
         elif isinstance(action, ClearRunFile):
             remove_run_file(self.settings, name)
         elif isinstance(action, Drain) and run:
-            terminate(run)
+            run.terminate()
         elif isinstance(action, Kill) and run:
-            send(run, signal.SIGKILL)
+            run.send(signal.SIGKILL)
 
     def _start(self, name: str) -> None:
         self.unstarted.pop(name, None)

@@ -17,7 +17,7 @@ from include.state.json_file import StateFileUnreadable
 from include.state.lease import Lease, LeaseHeld, LeaseRole, LockHeld, is_held, take_lease, take_lock
 from include.state.lease_table import revoke_streams_elsewhere
 from include.state.process_states import BROKER, CONSOLE, METRICS, OPENLINEAGE, RUNNER, stream_name
-from include.state.run_files import is_alive, is_elsewhere, read_run_file, remove_run_file
+from include.state.run_files import read_run_file, remove_run_file
 
 STANDBY_SECONDS = 1.0
 """Between two attempts of a runner that stands by."""
@@ -107,7 +107,7 @@ def refuse_other_host(settings: Settings) -> None:
     """Raise RunnerAlreadyRunning while a runner of another machine is alive: its locks may be invisible here."""
     with suppress(StateFileUnreadable):
         run = read_run_file(settings, RUNNER)
-        if run is not None and is_elsewhere(run) and boot_of(run.place) != this_boot() and is_alive(run):
+        if run is not None and run.is_elsewhere() and boot_of(run.place) != this_boot() and run.is_alive():
             raise RunnerAlreadyRunning(settings, f"pid {run.pid} on {run.host}")
 
 
@@ -116,6 +116,6 @@ def forget_other_places(settings: Settings, report: Reporter) -> None:
     for name in (BROKER, CONSOLE, METRICS, OPENLINEAGE, *map(stream_name, started_datasets(settings))):
         with suppress(StateFileUnreadable):
             run = read_run_file(settings, name)
-            if run is not None and is_elsewhere(run):
+            if run is not None and run.is_elsewhere():
                 report(f"{name}: forgotten, it was pid {run.pid} on {run.host}")
                 remove_run_file(settings, name)

@@ -40,16 +40,7 @@ from include.state.process_states import (
     log_tail,
     stream_name,
 )
-from include.state.run_files import (
-    RunFile,
-    is_alive,
-    process_signs,
-    read_run_file,
-    remove_run_file,
-    send,
-    terminate,
-    wait_gone,
-)
+from include.state.run_files import RunFile, process_signs, read_run_file, remove_run_file
 from include.state.streams import (
     desired_stream,
     read_reported_status,
@@ -171,7 +162,7 @@ def ensure_runner(settings: Settings, report: Reporter) -> None:
         if code is not None:
             raise NotStarted(settings, RUNNER, f"did not start, it ended with exit code {code}", since)
         run = read_run_file(settings, RUNNER)
-        return run is not None and is_alive(run)
+        return run is not None and run.is_alive()
 
     try:
         Waiting(RUNNER, lambda: (log_size(settings, RUNNER), cpu_steps([process.pid])), report).holds(has_started)
@@ -200,7 +191,7 @@ def await_drained(settings: Settings, report: Reporter) -> None:
     # It ends its drivers first, which show what they do in their logs.
     names = [RUNNER, BROKER, *map(stream_name, started_datasets(settings))]
     try:
-        Waiting(RUNNER, lambda: process_signs(settings, *names), report).holds(lambda: not is_alive(run))
+        Waiting(RUNNER, lambda: process_signs(settings, *names), report).holds(lambda: not run.is_alive())
     except NoProgress as error:
         raise NotStarted(settings, RUNNER, f"is draining: {error.why}", sys.maxsize) from error
 
@@ -306,17 +297,17 @@ def _requested_by_airflow(settings: Settings, dataset: str) -> bool:
 def stop_processes(settings: Settings, runs: Sequence[RunFile], only: frozenset[str], report: Reporter) -> None:
     """Have the runner end these processes; without a working runner, end them in this process."""
     runner = read_run_file(settings, RUNNER)
-    if runner is not None and is_alive(runner):
+    if runner is not None and runner.is_alive():
         responsive = observe_process(settings, RUNNER).state is not ProcessState.UNKNOWN
         if not only:
-            terminate(runner)
+            runner.terminate()
         if responsive and await_exits(settings, runs, lambda: None, report):
             return
         if only:
             raise _suspended(observe_process(settings, RUNNER))
         # Its drivers die with it, the broker is ended below.
-        send(runner, signal.SIGKILL)
-        wait_gone(runner, 10)
+        runner.send(signal.SIGKILL)
+        runner.wait_gone(10)
     with sole_runner(settings):
         local = Runner(settings, Policy(), lambda _: None, only=only, stopping=not only)
         await_exits(settings, runs, lambda: local.step(time.monotonic()), report)
@@ -328,14 +319,14 @@ def stop_processes(settings: Settings, runs: Sequence[RunFile], only: frozenset[
 
 def await_exits(settings: Settings, runs: Sequence[RunFile], step: Callable[[], object], report: Reporter) -> bool:
     """Report each process as it exits, calling `step` in between; return whether all exited; False when they hang."""
-    began, left = time.monotonic(), [run for run in runs if is_alive(run)]
+    began, left = time.monotonic(), [run for run in runs if run.is_alive()]
     for run in runs:
         action = "draining …" if run.name.startswith(STREAM) else "stopping …"
         report(f"{run.name}: {action if run in left else 'was not running'}")
 
     def all_exited() -> bool:
         step()
-        for run in [run for run in left if not is_alive(run)]:
+        for run in [run for run in left if not run.is_alive()]:
             left.remove(run)
             report(f"{run.name}: {exit_summary(settings, run)} after {time.monotonic() - began:.1f} s")
         return not left

@@ -17,7 +17,7 @@ from include.ground.errors import Terminal
 from include.ground.paths import desired_path, request_path, run_path, warehouse
 from include.ground.settings import Settings
 from include.state.process_states import RUNNER
-from include.state.run_files import RunFile, is_alive, run_file
+from include.state.run_files import RunFile, run_file
 
 RENAMED = {"live.json": "active_releases.json", "*/correcting.json": "patch_in_progress.json"}
 
@@ -60,7 +60,7 @@ def running_processes(settings: Settings) -> Iterator[RunFile]:
     """Yield the runner and the drivers that are alive; a process without a readable run file is none of them."""
     for path in [run_path(settings, RUNNER), *sorted(run_path(settings, "x").parent.glob("stream-*.json"))]:
         run = run_file(path).read_if_valid()
-        if run is not None and is_alive(replace(run, path=path)):
+        if run is not None and replace(run, path=path).is_alive():
             yield run
 
 

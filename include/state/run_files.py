@@ -95,6 +95,93 @@ class RunFile:
     host: str = field(default="", compare=False)
     path: Path | None = field(default=None, compare=False)
 
+    def is_elsewhere(self) -> bool:
+        """Whether the process is, or was, one of another container or host. An earlier boot of this host is none.
+
+        Hosts may have the same name, as the containers of a stack have on each machine.
+        """
+        if self.place in ("", this_place()):
+            return False
+        if boot_of(self.place) == this_boot() or self.host != host_name():
+            return True
+        return self.path is not None and beaten_since_boot(self.path)
+
+    def has_heartbeat(self) -> bool:
+        """Whether a process elsewhere has sent a heartbeat lately, by the run file that it was read from."""
+        if self.path is None or (now := run_file(self.path).read_if_valid()) is None:
+            return False
+        same = now == self and (now.place, now.identity) == (self.place, self.identity)
+        age = heartbeat_age(self.path)
+        return same and age is not None and age < EXPIRY
+
+    def missing_heartbeat(self) -> str:
+        """Return since when a process elsewhere has sent no heartbeat, in words."""
+        age = heartbeat_age(self.path) if self.path else None
+        return (
+            f"no heartbeat from {self.host} for {age:.0f} s" if age is not None else f"it was a process of {self.host}"
+        )
+
+    def is_alive(self) -> bool:
+        """Whether any thread of this process still runs; another process with the same pid does not count."""
+        if self.is_elsewhere():
+            return self.has_heartbeat()
+        try:
+            process = psutil.Process(self.pid)
+            return self._is(process) and any_thread_runs(process)
+        except psutil.NoSuchProcess:
+            return False
+
+    def _is(self, process: psutil.Process) -> bool:
+        if self.identity:
+            return self.identity == identity_of(self.pid)
+        return bool(abs(process.create_time() - self.started) < SAME_START)
+
+    def is_suspended(self) -> bool:
+        """Whether the process is suspended (SIGSTOP); unknown for one elsewhere."""
+        if self.is_elsewhere():
+            return False
+        try:
+            return self.is_alive() and psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+        except psutil.NoSuchProcess:
+            return False
+
+    def is_job_alive(self) -> bool:
+        """Whether a job has running processes; of one elsewhere its guard sends the heartbeat."""
+        return self.has_heartbeat() if self.is_elsewhere() else bool(self.job_processes())
+
+    def job_processes(self) -> list[psutil.Process]:
+        """Return the running processes of a job, which leads a session; also those that outlived the leader.
+
+        Empty for a job elsewhere.
+        """
+        if self.is_elsewhere():
+            return []
+        with suppress(psutil.NoSuchProcess):
+            if not self._is(psutil.Process(self.pid)):
+                return []
+        return session_processes(self.pid)
+
+    def terminate(self) -> None:
+        """Send SIGTERM; no effect if the process is gone."""
+        self.send(signal.SIGTERM)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to exactly this process. Raises Terminal (`process-elsewhere`)."""
+        if self.is_elsewhere():
+            raise process_elsewhere(self)
+        with suppress(ProcessLookupError):
+            if self.is_alive():
+                os.kill(self.pid, number)
+
+    def wait_gone(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds for the process to exit; return whether it did."""
+        end = time.monotonic() + timeout
+        while self.is_alive():
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.05)
+        return True
+
 
 def process_elsewhere(run: RunFile) -> Terminal:
     """Return that a process of another container or host was to be signalled."""
@@ -138,50 +225,6 @@ def remove_run_file(settings: Settings, name: str) -> None:
     run_path(settings, name).unlink(missing_ok=True)
 
 
-def is_elsewhere(run: RunFile) -> bool:
-    """Return whether the process is, or was, one of another container or host. An earlier boot of this host is none.
-
-    Hosts may have the same name, as the containers of a stack have on each machine.
-    """
-    if run.place in ("", this_place()):
-        return False
-    if boot_of(run.place) == this_boot() or run.host != host_name():
-        return True
-    return run.path is not None and beaten_since_boot(run.path)
-
-
-def has_heartbeat(run: RunFile) -> bool:
-    """Return whether a process elsewhere has sent a heartbeat lately, by the run file that it was read from."""
-    if run.path is None or (now := run_file(run.path).read_if_valid()) is None:
-        return False
-    same = now == run and (now.place, now.identity) == (run.place, run.identity)
-    age = heartbeat_age(run.path)
-    return same and age is not None and age < EXPIRY
-
-
-def missing_heartbeat(run: RunFile) -> str:
-    """Return since when a process elsewhere has sent no heartbeat, in words."""
-    age = heartbeat_age(run.path) if run.path else None
-    return f"no heartbeat from {run.host} for {age:.0f} s" if age is not None else f"it was a process of {run.host}"
-
-
-def is_alive(run: RunFile) -> bool:
-    """Return whether any thread of this process still runs; another process with the same pid does not count."""
-    if is_elsewhere(run):
-        return has_heartbeat(run)
-    try:
-        process = psutil.Process(run.pid)
-        return _is_same(run, process) and any_thread_runs(process)
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _is_same(run: RunFile, process: psutil.Process) -> bool:
-    if run.identity:
-        return run.identity == identity_of(run.pid)
-    return bool(abs(process.create_time() - run.started) < SAME_START)
-
-
 def identity_of(pid: int) -> str:
     """Return boot and start of a process in clock ticks since then, which no change of the clock moves; "" if gone."""
     try:
@@ -191,16 +234,6 @@ def identity_of(pid: int) -> str:
         return ""
 
 
-def is_suspended(run: RunFile) -> bool:
-    """Return whether the process is suspended (SIGSTOP); unknown for one elsewhere."""
-    if is_elsewhere(run):
-        return False
-    try:
-        return is_alive(run) and psutil.Process(run.pid).status() == psutil.STATUS_STOPPED
-    except psutil.NoSuchProcess:
-        return False
-
-
 def job_run_files(settings: Settings) -> list[RunFile]:
     """Return the run files of bounded jobs, sorted by name; unreadable ones are left out."""
     paths = run_path(settings, job_name("")).parent.glob("plan-*.json")
@@ -208,58 +241,14 @@ def job_run_files(settings: Settings) -> list[RunFile]:
     return sorted(found, key=lambda run: run.name)
 
 
-def job_runs(run: RunFile) -> bool:
-    """Return whether a job has running processes; of one elsewhere its guard sends the heartbeat."""
-    return has_heartbeat(run) if is_elsewhere(run) else bool(job_processes(run))
-
-
 def end_request_path(settings: Settings, job: str) -> Path:
     """The file by which a job's guard, wherever it runs, is requested to end the job."""
     return run_path(settings, job_name(job)).with_suffix(".end")
 
 
-def job_processes(run: RunFile) -> list[psutil.Process]:
-    """Return the running processes of a job, which is the leader of a session; also those that outlived the leader.
-
-    Empty for a job elsewhere.
-    """
-    if is_elsewhere(run):
-        return []
-    with suppress(psutil.NoSuchProcess):
-        if not _is_same(run, psutil.Process(run.pid)):
-            return []
-    return session_processes(run.pid)
-
-
 def started_at(pid: int) -> float:
     """Return the start time of a child process, epoch seconds (one that died at once is a zombie and has one)."""
     return float(psutil.Process(pid).create_time())
-
-
-def terminate(run: RunFile) -> None:
-    """Send SIGTERM; no effect if the process is gone."""
-    send(run, signal.SIGTERM)
-
-
-def send(run: RunFile, number: signal.Signals) -> None:
-    """Send a signal to exactly this process. Raises Terminal (`process-elsewhere`)."""
-    if is_elsewhere(run):
-        raise process_elsewhere(run)
-    try:
-        if is_alive(run):
-            os.kill(run.pid, number)
-    except ProcessLookupError:
-        return
-
-
-def wait_gone(run: RunFile, timeout: float) -> bool:
-    """Wait up to `timeout` seconds for the process to exit; return whether it did."""
-    end = time.monotonic() + timeout
-    while is_alive(run):
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 class NoBroker(Transient):
@@ -283,7 +272,7 @@ def bootstrap_servers(settings: Settings) -> str:
     state = broker_state(run)
     if state is not ProcessState.RUNNING:
         raise NoBroker(settings.state, state.label)
-    if is_elsewhere(run):
+    if run.is_elsewhere():
         raise NoBroker(settings.state, f"at the loopback address of {run.host}; others need HEADRACE_KAFKA_BOOTSTRAP")
     return str(run.extra["bootstrap"])
 
@@ -311,11 +300,11 @@ def external_state(settings: Settings) -> tuple[ProcessState, str]:
 
 def broker_state(run: RunFile) -> ProcessState:
     """Return the broker's state from its run file, the process table and its port; elsewhere from its heartbeat."""
-    if is_elsewhere(run):
-        return ProcessState.RUNNING if is_alive(run) else ProcessState.LOST
-    if is_suspended(run):
+    if run.is_elsewhere():
+        return ProcessState.RUNNING if run.is_alive() else ProcessState.LOST
+    if run.is_suspended():
         return ProcessState.UNKNOWN
-    if not is_alive(run):
+    if not run.is_alive():
         return ProcessState.CRASHED
     return ProcessState.RUNNING if is_open(int(run.extra.get("port", 0))) else ProcessState.STARTING
 
@@ -329,6 +318,6 @@ def _pid(settings: Settings, name: str) -> int | None:
     """Return the process that works for a process: a dataset's own one in a shared driver does nothing."""
     with suppress(StateFileUnreadable):
         run = read_run_file(settings, name)
-        if run is not None and not is_elsewhere(run):
+        if run is not None and not run.is_elsewhere():
             return _pid(settings, run.extra["driver"]) if "driver" in run.extra else run.pid
     return None

@@ -15,7 +15,7 @@ from shipped_release import only_plan
 
 from include.ground.settings import CLONE
 from include.run.child_process import GRACE, end_jobs
-from include.state.run_files import job_processes, job_run_files
+from include.state.run_files import job_run_files
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.extended]
 ENDLESS = {
@@ -59,7 +59,7 @@ def lines(site: Site) -> list[str]:
 
 
 def processes(site: Site) -> list[psutil.Process]:
-    return [process for run in job_run_files(site.settings) for process in job_processes(run)]
+    return [process for run in job_run_files(site.settings) for process in run.job_processes()]
 
 
 def test_cancel_ends_endless_build(site: Site, building: subprocess.Popen[str]) -> None:

@@ -16,7 +16,7 @@ from include.ground.kafka import admin, ensure_topic
 from include.ground.paths import bronze_path, release_path
 from include.ground.settings import Settings
 from include.state.process_states import BROKER
-from include.state.run_files import read_run_file, send, wait_gone
+from include.state.run_files import read_run_file
 
 FAILED = 1
 # DuckDB names a class "PythonExceptionHandling" in its report of leaks at exit.
@@ -74,8 +74,8 @@ def test_driver_waits_for_a_killed_broker(running_site: Site) -> None:
     running_site.send()
     broker = read_run_file(running_site.settings, BROKER)
     assert broker is not None
-    send(broker, signal.SIGKILL)
-    assert wait_gone(broker, 20)
+    broker.send(signal.SIGKILL)
+    assert broker.wait_gone(20)
     status = running_site.wait_state("waiting", driver)
     assert "broker" in status["reason"]
     assert status["lag_seconds"] is None

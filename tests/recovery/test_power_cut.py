@@ -14,7 +14,7 @@ from include.ground.delta_log import LOG, commit_name, latest_version
 from include.ground.paths import bronze_path, publication_path, warehouse
 from include.state.process_states import BROKER
 from include.state.release_files import active_releases_file
-from include.state.run_files import read_run_file, send, wait_gone
+from include.state.run_files import read_run_file
 
 REFUSED, DECLINED = 2, 1
 
@@ -86,8 +86,8 @@ def test_driver_follows_kafka_that_lost_records_and_got_others(site: Site) -> No
     stop(site, driver)
     broker = read_run_file(site.settings, BROKER)
     assert broker is not None
-    send(broker, signal.SIGKILL)
-    assert wait_gone(broker, 20)
+    broker.send(signal.SIGKILL)
+    assert broker.wait_gone(20)
     for log, size in zip(logs, sizes, strict=True):
         os.truncate(log, size)
     open_broker(site.settings)

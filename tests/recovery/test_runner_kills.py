@@ -22,7 +22,7 @@ from recovery_site import TEMPLATE, Site, close_broker, copy_dataset, wait_until
 from include.ground.paths import bronze_path, log_path, run_path
 from include.ground.settings import CLONE, Settings
 from include.state.process_states import BROKER, RUNNER, stream_name
-from include.state.run_files import RunFile, is_alive, read_run_file, wait_gone
+from include.state.run_files import RunFile, read_run_file
 
 pytestmark = pytest.mark.extended
 
@@ -116,7 +116,7 @@ def test_killed_driver_commits_again_within_30_seconds(runner_site: Site) -> Non
         wait_until(lambda: bronze_commits(runner_site) > before + 1, "bronze goes on")
         os.kill(first.pid, signal.SIGKILL)
         killed = time.monotonic()
-        assert wait_gone(first, 5)
+        assert first.wait_gone(5)
         before = bronze_commits(runner_site)
         wait_until(lambda: bronze_commits(runner_site) > before, "bronze goes on after the kill", within=120)
         seconds = time.monotonic() - killed
@@ -145,7 +145,7 @@ def test_second_runner_is_refused_and_names_the_first(runner_site: Site) -> None
     assert second.returncode == REFUSED
     assert f"pid {first.pid} on {first.host} since" in second.stdout
     assert run_path(runner_site.settings, RUNNER).read_bytes() == before
-    assert is_alive(first)
+    assert first.is_alive()
 
 
 @pytest.mark.timeout(600)
@@ -182,7 +182,7 @@ def test_killed_runner_leaves_no_orphans_and_the_next_one_continues(runner_site:
         seconds = time.monotonic() - killed
         print(f"\nthe driver and its JVM are gone {seconds:.1f} s after kill -9 of the runner")
         assert seconds <= ORPHANS_GONE_WITHIN
-    assert is_alive(broker), "producers do not depend on the runner's health"
+    assert broker.is_alive(), "producers do not depend on the runner's health"
     assert process_status(runner_site, RUNNER)["state"] == "crashed"
     assert process_status(runner_site, stream_name(runner_site.dataset))["state"] == "crashed"
     up(runner_site)
@@ -208,7 +208,7 @@ def test_sigterm_drains_at_a_batch_boundary_and_keeps_the_desired_state(runner_s
         # The feed ends first: there is nobody to take its records any more.
         runner_told = time.monotonic()
     os.kill(runner.pid, signal.SIGTERM)
-    wait_until(lambda: not any(is_alive(run) for run in (runner, broker, driver)), "all has ended", within=120)
+    wait_until(lambda: not any(run.is_alive() for run in (runner, broker, driver)), "all has ended", within=120)
     print(f"\nall has ended {time.monotonic() - runner_told:.1f} s after SIGTERM")
     status = runner_site.status()
     assert (status["state"], status["pid"]) == ("stopped", driver.pid)
@@ -226,8 +226,8 @@ def test_sigterm_drains_at_a_batch_boundary_and_keeps_the_desired_state(runner_s
 def test_damaged_checkpoint_is_not_retried_and_is_repaired(runner_site: Site) -> None:
     up(runner_site)
     assert runner_site.command("down", runner_site.dataset).returncode == 0
-    assert is_alive(run_of(runner_site, RUNNER))
-    assert is_alive(run_of(runner_site, BROKER))
+    assert run_of(runner_site, RUNNER).is_alive()
+    assert run_of(runner_site, BROKER).is_alive()
     (runner_site.checkpoint / "generation.json").unlink()
     before = driver_starts(runner_site)
     refused = runner_site.command("up", runner_site.dataset)
@@ -247,7 +247,7 @@ def test_down_ends_all_processes(runner_site: Site) -> None:
     everything = [run_of(runner_site, RUNNER), run_of(runner_site, BROKER), driver_of(runner_site)]
     down = runner_site.command("down")
     assert down.returncode == 0, down.stderr
-    assert not any(is_alive(run) for run in everything)
+    assert not any(run.is_alive() for run in everything)
     assert not list(Path(runner_site.settings.state / "run").glob("*r.json"))
     assert "nothing was running" in runner_site.command("down").stdout
 

@@ -22,7 +22,7 @@ from include.ground.settings import Settings
 from include.observe.processes import observe_stream
 from include.state.lease import is_lease_free
 from include.state.process_states import ProcessState, stream_name
-from include.state.run_files import is_alive, read_run_file
+from include.state.run_files import read_run_file
 
 DRIVER = "driver:small_topics"
 NOT_STARTED = 1
@@ -66,7 +66,7 @@ def up(*sites: Site) -> subprocess.CompletedProcess[str]:
 def pid_of(site: Site, name: str = "") -> int:
     run = read_run_file(site.settings, name or stream_name(site.dataset))
     assert run is not None, name or site.dataset
-    assert is_alive(run), run
+    assert run.is_alive(), run
     return run.pid
 
 

@@ -24,7 +24,7 @@ from include.run.child_process import spawn
 from include.run.reconcile import Policy
 from include.run.runner import Runner
 from include.state.process_states import BROKER, CONSOLE, METRICS, OPENLINEAGE, WORKING_STATES, stream_name
-from include.state.run_files import RunFile, read_run_file, send
+from include.state.run_files import RunFile, read_run_file
 from include.state.streams import DriverStatus, request_stream, status_file
 
 # Reports `running`, and `stopped` on SIGTERM; the argument selects a fault.
@@ -147,7 +147,7 @@ class StandIns:
         ):
             run = read_run_file(self.settings, name)
             if run is not None:
-                send(run, signal.SIGKILL)
+                run.send(signal.SIGKILL)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from include.run import child_process as job_process
 from include.run.child_process import refuse_running
 from include.run.start_stop import down
 from include.state.process_states import ProcessState, find_job_end
-from include.state.run_files import job_processes, job_run_files
+from include.state.run_files import job_run_files
 
 NAME = "replay-flights-1"
 GRACE = 0.4
@@ -76,7 +76,7 @@ def running(settings: Settings, job: Callable[[str], None]) -> Iterator[subproce
 
 def processes(settings: Settings) -> list[psutil.Process]:
     """Return the processes of all jobs."""
-    return [process for run in job_run_files(settings) for process in job_processes(run)]
+    return [process for run in job_run_files(settings) for process in run.job_processes()]
 
 
 def assert_gone(processes: list[psutil.Process], within: float = GRACE + 5) -> None:

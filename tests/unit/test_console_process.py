@@ -17,7 +17,7 @@ from include.observe.processes import observe_process, switched_on
 from include.run import runner
 from include.run.runner import start_optional
 from include.state.process_states import AIRFLOW, CONSOLE, ProcessState
-from include.state.run_files import RunFile, is_alive, read_run_file, send, started_at, write_run_file
+from include.state.run_files import RunFile, read_run_file, started_at, write_run_file
 
 
 @pytest.fixture
@@ -39,14 +39,14 @@ def test_killed_console_is_restarted_at_the_same_address(site: StandIns) -> None
     with urllib.request.urlopen(f"{before.extra['page']}/health") as answer:
         assert answer.read() == b"ok"
     assert observe_process(site.settings, CONSOLE).detail == before.extra["page"]
-    send(before, signal.SIGKILL)
+    before.send(signal.SIGKILL)
     site.until(lambda: not works(site), "it was killed")
     site.until(lambda: works(site), "it runs again", within=60)
     again = read_run_file(site.settings, CONSOLE)
     assert again is not None
     assert (again.pid != before.pid, again.extra["page"]) == (True, before.extra["page"])
     site.runner.stopping = True
-    site.until(lambda: site.step() and not is_alive(again), "it ends with the runner")
+    site.until(lambda: site.step() and not again.is_alive(), "it ends with the runner")
     assert read_run_file(site.settings, CONSOLE) is None
 
 
@@ -71,7 +71,7 @@ def test_free_port_is_used_again(two_datasets: Settings) -> None:
     for _ in range(2):
         run = start_optional(two_datasets, CONSOLE)
         runs.append(run)
-        send(run, signal.SIGKILL)
+        run.send(signal.SIGKILL)
     assert runs[0].extra["page"] == runs[1].extra["page"]
 
 

@@ -16,7 +16,7 @@ from include.ground.settings import CLONE, Settings
 from include.observe.ledger_writer import open_writer, project_dataset
 from include.observe.processes import observe_process
 from include.state.process_states import OPENLINEAGE, ProcessState
-from include.state.run_files import is_alive, read_run_file, send
+from include.state.run_files import read_run_file
 
 GOLD = ("carrier_hours", "route_days", "flight_status", "worst_delays")
 
@@ -63,7 +63,7 @@ def test_sender_waits_for_its_receiver_says_so_and_ends_with_the_runner(site: St
     run = read_run_file(site.settings, OPENLINEAGE)
     assert run is not None
     site.runner.stopping = True
-    site.until(lambda: site.step() and not is_alive(run), "it ends with the runner")
+    site.until(lambda: site.step() and not run.is_alive(), "it ends with the runner")
     assert read_run_file(site.settings, OPENLINEAGE) is None
 
 
@@ -79,7 +79,7 @@ def test_killed_sender_is_restarted_and_completes_the_run_that_it_had_begun(
     begun = http.run_ids("flights.ingest")
     run = read_run_file(site.settings, OPENLINEAGE)
     assert run is not None
-    send(run, signal.SIGKILL)
+    run.send(signal.SIGKILL)
     stream.run(2, 2)
     project_dataset(open_writer(site.settings), site.settings, "flights")
     http.codes.clear()

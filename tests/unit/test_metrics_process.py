@@ -20,7 +20,7 @@ from include.ground.settings import Settings
 from include.observe.metrics import metrics_application
 from include.observe.processes import observe_process
 from include.state.process_states import METRICS, ProcessState
-from include.state.run_files import is_alive, read_run_file
+from include.state.run_files import read_run_file
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_endpoint_runs_at_its_port_and_ends_with_the_runner(site: StandIns) -> N
     with urllib.request.urlopen(str(run.extra["page"])) as answer:
         assert b'headrace_process_up{process="metrics"} 1.0' in answer.read()
     site.runner.stopping = True
-    site.until(lambda: site.step() and not is_alive(run), "it ends with the runner")
+    site.until(lambda: site.step() and not run.is_alive(), "it ends with the runner")
     assert read_run_file(site.settings, METRICS) is None
 
 

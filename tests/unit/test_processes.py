@@ -21,7 +21,6 @@ from include.ground.errors import Terminal, Transient
 from include.ground.paths import run_path, status_path
 from include.ground.processes import session_processes
 from include.ground.settings import Settings
-from include.observe import processes as observing
 from include.observe.processes import (
     exited_status,
     observe_process,
@@ -35,18 +34,7 @@ from include.run.reconcile import Policy
 from include.run.runner import environment_settings
 from include.run.start_stop import down, ensure_runner, exclusive_command
 from include.state.process_states import RUNNER, ProcessState, last_line
-from include.state.run_files import (
-    NoBroker,
-    RunFile,
-    bootstrap_servers,
-    is_alive,
-    read_run_file,
-    send,
-    started_at,
-    terminate,
-    wait_gone,
-    write_run_file,
-)
+from include.state.run_files import NoBroker, RunFile, bootstrap_servers, read_run_file, started_at, write_run_file
 from include.state.streams import desired_streams, request_stream
 
 
@@ -66,30 +54,30 @@ def sleeper(settings: Settings, name: str = "stream:flights") -> RunFile:
 
 def test_spawned_process_is_recognised_and_stopped(settings: Settings) -> None:
     run = sleeper(settings)
-    assert is_alive(run)
+    assert run.is_alive()
     assert os.getsid(run.pid) == run.pid, "in a session of its own: Ctrl-C in the terminal does not reach it"
     assert read_run_file(settings, run.name) == run
-    terminate(run)
-    assert wait_gone(run, 5)
+    run.terminate()
+    assert run.wait_gone(5)
     assert exit_code(run) == -signal.SIGTERM
 
 
 def test_reused_pid_is_not_signalled(settings: Settings) -> None:
     run = sleeper(settings)
     reused_pid = replace(run, started=run.started - 60)
-    assert not is_alive(reused_pid)
-    send(reused_pid, signal.SIGKILL)
-    assert is_alive(run), "a process that reuses the pid must not get the signal"
-    send(run, signal.SIGKILL)
+    assert not reused_pid.is_alive()
+    reused_pid.send(signal.SIGKILL)
+    assert run.is_alive(), "a process that reuses the pid must not get the signal"
+    run.send(signal.SIGKILL)
 
 
 def test_process_is_recognised_after_a_step_of_the_clock(settings: Settings) -> None:
     spawned = sleeper(settings)
     run = read_run_file(settings, spawned.name)
     assert run is not None
-    assert is_alive(replace(run, started=run.started - 3600)), "psutil derives it from the clock"
-    assert not is_alive(replace(run, identity=f"{run.identity}0")), "another process, or another boot"
-    send(spawned, signal.SIGKILL)
+    assert replace(run, started=run.started - 3600).is_alive(), "psutil derives it from the clock"
+    assert not replace(run, identity=f"{run.identity}0").is_alive(), "another process, or another boot"
+    spawned.send(signal.SIGKILL)
 
 
 def test_process_runs_until_its_last_thread_has_ended(settings: Settings) -> None:
@@ -101,10 +89,10 @@ def test_process_runs_until_its_last_thread_has_ended(settings: Settings) -> Non
     while psutil.Process(run.pid).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < end
         time.sleep(0.02)
-    assert is_alive(run)
+    assert run.is_alive()
     assert [each.pid for each in session_processes(run.pid)] == [run.pid]
-    send(run, signal.SIGKILL)
-    assert wait_gone(run, 5)
+    run.send(signal.SIGKILL)
+    assert run.wait_gone(5)
     assert session_processes(run.pid) == []
     assert exit_code(run) == -signal.SIGKILL
 
@@ -127,7 +115,7 @@ def test_child_exit_is_reported_once_and_its_session_is_ended(settings: Settings
 def test_last_log_line_is_the_start_of_a_message(settings: Settings) -> None:
     code = "print('Traceback:\\n  line 1\\nValueError: no\\n  → do that\\n')"
     run = spawn(settings, "stream:flights", [sys.executable, "-c", code], Path.cwd(), os.environ)
-    assert wait_gone(run, 5)
+    assert run.wait_gone(5)
     assert last_line(settings, run.name, 0) == "ValueError: no"
     assert last_line(settings, run.name, 10_000) == ""
 
@@ -154,19 +142,19 @@ def test_processes_never_started_are_stopped(settings: Settings) -> None:
 def test_driver_without_a_status_is_starting_and_killed_driver_has_crashed(settings: Settings) -> None:
     run = sleeper(settings)
     assert observe_stream(settings, "flights").state is ProcessState.STARTING
-    send(run, signal.SIGKILL)
-    wait_gone(run, 5)
+    run.send(signal.SIGKILL)
+    run.wait_gone(5)
     observed = observe_stream(settings, "flights")
     assert (observed.state, observed.pid) == (ProcessState.CRASHED, None)
 
 
 def test_suspended_driver_is_unknown(settings: Settings, stand_ins: StandIns) -> None:
     run = stand_ins.started()
-    send(run, signal.SIGSTOP)
+    run.send(signal.SIGSTOP)
     while observe_stream(settings, "flights").state is ProcessState.RUNNING:
         time.sleep(0.02)
     assert observe_stream(settings, "flights").state is ProcessState.UNKNOWN
-    send(run, signal.SIGCONT)
+    run.send(signal.SIGCONT)
 
 
 def test_driver_with_an_old_status_is_unknown(settings: Settings, stand_ins: StandIns) -> None:
@@ -225,8 +213,8 @@ def test_final_status_of_a_driver_that_ends_during_the_check_is_read(
         status_path(settings, run.name).write_text(json.dumps(driver_status))
         return False
 
-    monkeypatch.setattr(observing, "is_alive", reports_failure_and_ends)
-    monkeypatch.setattr(observing, "is_suspended", lambda _: False)
+    monkeypatch.setattr(RunFile, "is_alive", reports_failure_and_ends)
+    monkeypatch.setattr(RunFile, "is_suspended", lambda _: False)
     observed = unsupervised_status(settings, run.name)
     assert (observed.state, observed.detail) == (ProcessState.FAILED, "no space left")
 
@@ -245,7 +233,7 @@ def test_unreadable_run_file_is_reported_and_kept(settings: Settings, text: str)
 def test_down_drains_and_removes_the_run_file(settings: Settings, stand_ins: StandIns) -> None:
     runs = [stand_ins.started(dataset) for dataset in ("flights", "weather")]
     down(settings, lambda _line: None)
-    assert not any(is_alive(run) for run in runs)
+    assert not any(run.is_alive() for run in runs)
     assert {status.state for status in observe_processes(settings)} == {ProcessState.STOPPED}
     assert desired(settings) == set()
 
@@ -254,7 +242,7 @@ def test_down_of_one_stream_leaves_the_others_running(settings: Settings, stand_
     flights, weather = stand_ins.started("flights"), stand_ins.started("weather")
     printed: list[str] = []
     down(settings, printed.append, ["flights"])
-    assert (is_alive(flights), is_alive(weather)) == (False, True)
+    assert (flights.is_alive(), weather.is_alive()) == (False, True)
     assert printed[0] == "stream:flights: draining …"
     assert printed[1].startswith("stream:flights: stopped after")
     assert desired(settings) == {"weather"}
@@ -282,7 +270,7 @@ def test_down_kills_an_unresponsive_driver_and_reports_it(
     stand_ins.how["flights"], printed = "deaf", list[str]()
     run = stand_ins.started("flights")
     down(settings, printed.append)
-    assert not is_alive(run)
+    assert not run.is_alive()
     assert any("stream:flights: was killed" in line for line in printed), printed
     assert observe_stream(settings, "flights").state is ProcessState.STOPPED
 
@@ -291,7 +279,7 @@ def test_down_stops_a_stream_without_its_dataset_folder(settings: Settings, stan
     run = stand_ins.started("flights")
     (settings.datasets / "flights" / "pipeline.yaml").unlink()
     down(settings, lambda _line: None)
-    assert not is_alive(run)
+    assert not run.is_alive()
 
 
 def test_down_of_an_unknown_dataset_is_refused(settings: Settings) -> None:
@@ -303,23 +291,23 @@ def test_down_of_an_unknown_dataset_is_refused(settings: Settings) -> None:
 def test_down_does_not_wait_for_a_suspended_runner(settings: Settings, stand_ins: StandIns) -> None:
     flights = stand_ins.started("flights")
     runner = sleeper(settings, RUNNER)
-    send(runner, signal.SIGSTOP)
+    runner.send(signal.SIGSTOP)
     while observe_process(settings, RUNNER).state is not ProcessState.UNKNOWN:
         time.sleep(0.02)
     with raises(Terminal, "state-suspended") as refused:
         down(settings, print, ["flights"])
     assert refused.value.facts["process"] == RUNNER
-    assert is_alive(flights)
+    assert flights.is_alive()
     down(settings, lambda _line: None)
-    assert not is_alive(flights)
-    assert not is_alive(runner)
+    assert not flights.is_alive()
+    assert not runner.is_alive()
     assert {status.state for status in observe_processes(settings)} == {ProcessState.STOPPED}
 
 
 def test_down_removes_the_run_file_of_a_crashed_driver(settings: Settings, stand_ins: StandIns) -> None:
     run = stand_ins.started("flights")
-    send(run, signal.SIGKILL)
-    assert wait_gone(run, 5)
+    run.send(signal.SIGKILL)
+    assert run.wait_gone(5)
     printed: list[str] = []
     down(settings, printed.append)
     assert "stream:flights: was not running" in printed

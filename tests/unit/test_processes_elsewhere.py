@@ -37,12 +37,10 @@ from include.state.run_files import (
     end_request_path,
     heartbeat_age,
     identity_of,
-    is_alive,
     read_run_file,
     run_file,
     seconds_since_boot,
     started_at,
-    terminate,
     write_run_file,
 )
 from include.state.streams import DriverStatus, desired_stream, read_reported_status, request_stream, status_file
@@ -74,7 +72,7 @@ def test_own_run_files_name_their_place(settings: Settings) -> None:
     write_run_file(settings, RunFile(FLIGHTS, os.getpid(), started_at(os.getpid()), ["-"]))
     run = read_run_file(settings, FLIGHTS)
     assert run is not None
-    assert (run.place, run.host, is_alive(run)) == (this_place(), host_name(), True)
+    assert (run.place, run.host, run.is_alive()) == (this_place(), host_name(), True)
     assert "path" not in json.loads(run_path(settings, FLIGHTS).read_text()) or run.path == run_path(settings, FLIGHTS)
 
 
@@ -95,13 +93,13 @@ def test_process_elsewhere_lives_as_long_as_its_heartbeat(settings: Settings, pl
 def test_process_of_another_place_is_never_signalled(settings: Settings, place: str) -> None:
     run = record(settings, RUNNER, place)
     with raises(Terminal, "process-elsewhere", match=f"pid {os.getpid()}\\) is a process of runner, another container"):
-        terminate(run)
+        run.terminate()
 
 
 def test_earlier_boot_of_this_host_is_no_other_place(settings: Settings) -> None:
     run = record(settings, FLIGHTS, OTHER_MACHINE, host_name(), age=seconds_since_boot() + 1)
     identity = f"{OTHER_MACHINE.partition('/')[0]}/1"
-    assert not is_alive(replace(run, identity=identity))
+    assert not replace(run, identity=identity).is_alive()
     run_file(run.path or Path()).write(replace(run, identity=identity))
     os.utime(run.path or Path(), (time.time() - seconds_since_boot() - 1,) * 2)
     assert observe_stream(settings, "flights").state is ProcessState.CRASHED
@@ -112,7 +110,7 @@ def test_runner_on_another_machine_with_the_same_host_name_is_waited_for(setting
     with pytest.raises(RunnerAlreadyRunning, match=f"pid {os.getpid()} on {host_name()}"):
         refuse_other_host(settings)
     with raises(Terminal, "process-elsewhere"):
-        terminate(run)
+        run.terminate()
     os.utime(run_path(settings, RUNNER), (time.time() - EXPIRY - 1,) * 2)
     refuse_other_host(settings)
 
@@ -125,16 +123,16 @@ def test_age_of_a_heartbeat_is_measured_by_the_clock_of_its_file_system(
     age = heartbeat_age(run_path(settings, FLIGHTS))
     assert age is not None
     assert 9 < age < 12
-    assert is_alive(run)
+    assert run.is_alive()
 
 
 def test_replaced_record_is_another_process(settings: Settings) -> None:
     run = record(settings, FLIGHTS)
-    assert is_alive(run)
+    assert run.is_alive()
     record(settings, FLIGHTS, OTHER_MACHINE)
-    assert not is_alive(run)
+    assert not run.is_alive()
     run_path(settings, FLIGHTS).unlink()
-    assert not is_alive(run)
+    assert not run.is_alive()
 
 
 def test_report_of_an_earlier_process_with_the_same_pid_does_not_count(settings: Settings) -> None:

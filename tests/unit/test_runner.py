@@ -36,7 +36,7 @@ from include.run.runner_lease import RunnerAlreadyRunning, sole_runner
 from include.state.lease import take_lock
 from include.state.owner_requests import OwnerRequest, OwnerResponse, RequestKind
 from include.state.process_states import BROKER, RUNNER, WORKING_STATES, ProcessState, read_process_records
-from include.state.run_files import RunFile, is_alive, read_run_file, send, started_at, wait_gone, write_run_file
+from include.state.run_files import RunFile, read_run_file, started_at, write_run_file
 from include.state.streams import release_stream, request_stream
 
 FLIGHTS = "stream:flights"
@@ -61,8 +61,8 @@ def run_of(settings: Settings, name: str) -> RunFile:
 
 
 def kill(run: RunFile) -> None:
-    send(run, signal.SIGKILL)
-    assert wait_gone(run, 5)
+    run.send(signal.SIGKILL)
+    assert run.wait_gone(5)
 
 
 def given_up(settings: Settings, name: str = FLIGHTS) -> bool:
@@ -158,7 +158,7 @@ def test_driver_without_progress_is_killed_and_restarted(settings: Settings, sta
     hung = run_of(settings, FLIGHTS)
     stand_ins.how["flights"] = "well"
     stand_ins.until(lambda: run_of(settings, FLIGHTS).pid != hung.pid)
-    assert not is_alive(hung)
+    assert not hung.is_alive()
     assert f"{FLIGHTS}: killed, made no progress for 2 s (HEADRACE_STALL_SECONDS=2) and was killed" in stand_ins.lines
 
 
@@ -253,10 +253,10 @@ def test_missing_process_without_a_runner_has_crashed(settings: Settings, stand_
 def test_released_stream_drains_and_the_others_keep_running(settings: Settings, stand_ins: StandIns) -> None:
     flights, weather = stand_ins.started("flights"), stand_ins.started("weather")
     release_stream(settings, "flights", "a test")
-    stand_ins.until(lambda: not is_alive(flights) and read_run_file(settings, FLIGHTS) is None)
+    stand_ins.until(lambda: not flights.is_alive() and read_run_file(settings, FLIGHTS) is None)
     assert observe_stream(settings, "flights").state is ProcessState.STOPPED
-    assert is_alive(weather)
-    assert is_alive(run_of(settings, BROKER))
+    assert weather.is_alive()
+    assert run_of(settings, BROKER).is_alive()
 
 
 def test_stopping_ends_streams_first_and_the_broker_last(settings: Settings, stand_ins: StandIns) -> None:
@@ -266,7 +266,7 @@ def test_stopping_ends_streams_first_and_the_broker_last(settings: Settings, sta
     stand_ins.lines.clear()
     stand_ins.runner.stopping = True
     stand_ins.until(stand_ins.step)
-    assert not any(is_alive(run) for run in runs)
+    assert not any(run.is_alive() for run in runs)
     lines = [line.split(",")[0] for line in stand_ins.lines]
     assert lines.count("broker: stopping") == 1
     assert lines.index(f"{FLIGHTS}: killed") < lines.index("broker: stopping"), (
@@ -280,7 +280,7 @@ def test_edited_request_leaves_its_stream_running(settings: Settings, stand_ins:
     desired_path(settings, "flights").write_text("{")
     for _ in range(5):
         stand_ins.step()
-    assert is_alive(flights)
+    assert flights.is_alive()
     kill(flights)
     stand_ins.until(lambda: run_of(settings, FLIGHTS).pid != flights.pid)
 
@@ -291,7 +291,7 @@ def test_next_runner_takes_over_running_processes(settings: Settings, stand_ins:
     stand_ins.lines.clear()
     for _ in range(3):
         assert stand_ins.step()
-    assert (stand_ins.lines, is_alive(flights), is_alive(broker)) == ([], True, True)
+    assert (stand_ins.lines, flights.is_alive(), broker.is_alive()) == ([], True, True)
 
 
 def test_failing_turn_does_not_end_the_runner(
