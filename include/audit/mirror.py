@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -172,7 +172,7 @@ def _compare(
     counted: Counted,
     result: MirrorResult,
 ) -> None:
-    with closing(memory_database(MEMORY)) as memory:
+    with memory_database(MEMORY) as memory:
         compared = _MirrorComparison(database, memory, tables, mirror, moment)
         differing = compared.findings(counted)
         result.findings += differing
@@ -206,7 +206,7 @@ def _mirrors(database: SourceDatabase, published: PublishedChanges) -> Iterator[
         raise SourceUnusable(what, f"the URL of {place[0]}, with --dataset {name}")
     columns = database.columns_of(*place[1:])
     for gold in published.gold:
-        with closing(memory_database(MEMORY)) as memory:
+        with memory_database(MEMORY) as memory:
             _view(memory, "mirror", published.tables, gold.table, gold.current_rows)
             source = mirrored_table(memory, published.dataset, gold, place[1:], columns)
             yield Mirror(published.dataset, gold, source, *_bounds(memory, source))

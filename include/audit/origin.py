@@ -80,8 +80,7 @@ def row_origin(settings: Settings, reading: PinnedTables, table: str, keys: Mapp
     if gold is None:
         raise OriginRefused(table, "is not a table of gold or of children", ())
     refuse_other_keys(table, gold, keys)
-    database = memory_database()
-    try:
+    with memory_database() as database:
         database.register("published", reading.arrow(table))
         database.register("silver", _silver_of(reading, published))
         rows = rows_with_keys(database, gold, table, keys, published)
@@ -92,8 +91,6 @@ def row_origin(settings: Settings, reading: PinnedTables, table: str, keys: Mapp
         if limit:
             database.register("bronze", reading.arrow(f"bronze.{published.dataset}"))
             records = [SourceRecord(*row) for row in database.execute(RECORDS, [limit]).fetchall()]
-    finally:
-        database.close()
     return RowOrigin(published, pipeline.topic, tuple(rows), tuple(ranges), tuple(records))
 
 
@@ -245,20 +242,18 @@ def derived_origin(settings: Settings, reading: PinnedTables, table: str, keys: 
     pipeline = released_derived(settings, published.dataset, published.release).pipeline
     gold = next(gold for gold in pipeline.gold if gold.name == table.removeprefix(GOLD_LAYER))
     refuse_other_keys(table, as_query(gold), keys)
-    database = memory_database()
     try:
-        database.register("published", reading.arrow(table))
-        rows = rows_with_keys(database, as_query(gold), table, keys, published)
-        grain = {column: rows[0][column] for column in gold.grain}
-        sources = [
-            _source_origin(database, reading, source, gold.touched_by[name], grain)
-            for name, source in pipeline.sources.items()
-        ]
+        with memory_database() as database:
+            database.register("published", reading.arrow(table))
+            rows = rows_with_keys(database, as_query(gold), table, keys, published)
+            grain = {column: rows[0][column] for column in gold.grain}
+            sources = [
+                _source_origin(database, reading, source, gold.touched_by[name], grain)
+                for name, source in pipeline.sources.items()
+            ]
     except duckdb.Error as error:
         why = f"DuckDB cannot evaluate touched_by ({str(error).splitlines()[0]})"
         raise OriginRefused(table, why, gold.grain) from error
-    finally:
-        database.close()
     return DerivedOrigin(published, tuple(rows), tuple(_with_below(settings, reading, source) for source in sources))
 
 
@@ -325,15 +320,13 @@ class OpenRows:
 
 def open_rows(reading: PinnedTables, dataset: str, gold: Gold, watermark: datetime | None) -> OpenRows:
     """Count, in published silver, the rows that a table with `on_close` gets after this watermark."""
-    database = memory_database()
     try:
-        database.execute(DIALECT)
-        database.register("silver", _recent(reading, f"silver.{dataset}", gold, watermark))
-        count, closes = database.sql(_open_sql(database, gold, watermark)).fetchall()[0]
+        with memory_database() as database:
+            database.execute(DIALECT)
+            database.register("silver", _recent(reading, f"silver.{dataset}", gold, watermark))
+            count, closes = database.sql(_open_sql(database, gold, watermark)).fetchall()[0]
     except EVALUATION_ERRORS:
         return OpenRows(None, None)
-    finally:
-        database.close()
     return OpenRows(int(count), closes.astimezone(UTC) if closes else None)
 
 

@@ -11,7 +11,7 @@ import gc
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache, reduce
@@ -191,7 +191,7 @@ def _distinct(rows: Any, columns: Sequence[str]) -> Frame:
 @contextmanager
 def _database_of(rows: Any, columns: Sequence[str]) -> Iterator[Any]:
     """Open a database with a view `rows` of some columns, to be read once."""
-    with closing(memory_database(MEMORY)) as database:
+    with memory_database(MEMORY) as database:
         database.register("rows", bounded_reader(rows, columns))
         yield database
 

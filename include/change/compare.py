@@ -271,20 +271,16 @@ def _unmatched(name: str, old: Rows | None, new: Rows | None) -> TableComparison
 
 def _profiles_of(added: Rows) -> list[ColumnChange]:
     """Return the profiles of the columns of a new table."""
-    database = memory_database()
-    database.register("_new", added)
-    try:
+    with memory_database() as database:
+        database.register("_new", added)
         return column_changes(database, {}, column_types(added), ())
-    finally:
-        database.close()
 
 
 def column_types(table: Rows) -> dict[str, str]:
     """Return the compared columns of a table with their DuckDB types."""
-    database = memory_database()
-    database.register("_rows", table)
-    rows = database.execute("describe select * from _rows").fetchall()
-    database.close()
+    with memory_database() as database:
+        database.register("_rows", table)
+        rows = database.execute("describe select * from _rows").fetchall()
     return {name: kind for name, kind, *_ in rows if not name.startswith("_") or name in (*RECORD, INDEX)}
 
 
@@ -301,10 +297,12 @@ class _TablePair:
     `new_keys` have a row per key.
     """
 
-    def __init__(self, old: Rows, new: Rows, keys: Sequence[str], sums: frozenset[str], widened: Types) -> None:
-        self.database = memory_database(MEMORY)
-        self.database.register("_old", old)
-        self.database.register("_new", new)
+    def __init__(
+        self, database: Any, old: Rows, new: Rows, keys: Sequence[str], sums: frozenset[str], widened: Types
+    ) -> None:
+        self.database = database
+        database.register("_old", old)
+        database.register("_new", new)
         self.old, self.new = column_types(old), column_types(new)
         self.keys = keys
         self._most_rows = max(old.count_rows(), new.count_rows())
@@ -372,11 +370,8 @@ def compared_by_key(
     if any(before.get(key) != after.get(key) for key in keys):
         rows = {"old_rows": old.count_rows(), "new_rows": new.count_rows()}
         return TableComparison(name, "rekeyed", keys=list(keys), **rows)
-    pair = _TablePair(old, new, keys, sums, widened)
-    try:
-        return _by_key(name, keys, pair, widened)
-    finally:
-        pair.database.close()
+    with memory_database(MEMORY) as database:
+        return _by_key(name, keys, _TablePair(database, old, new, keys, sums, widened), widened)
 
 
 def _by_key(name: str, keys: Sequence[str], pair: _TablePair, widened: Types) -> TableComparison:

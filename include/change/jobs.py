@@ -37,10 +37,8 @@ from include.state.owner_requests import (
 from include.state.process_states import (
     JobEnd,
     ProcessState,
-    find_job_end,
-    forget_job_end,
+    job_end_file,
     job_name,
-    note_job_end,
     stream_name,
 )
 from include.state.run_files import process_signs, read_run_file, remove_run_file
@@ -102,8 +100,8 @@ def run_job(
 
 def _refuse_death(settings: Settings, name: str, code: int, last: Mapping[str, Any], again: str) -> None:
     """Raise why a job ended, unless it has reported that; the next command is that of the plan's present stage."""
-    end = find_job_end(settings, name)
-    forget_job_end(settings, name)
+    end = (file := job_end_file(settings, name)).read_if_valid()
+    file.remove()
     if end is not None and end.command == CANCEL:
         what = f"plan {name} was cancelled by {end.by}; what readers see is unchanged"
         raise Terminal(what, f"headrace plan show {name}", code="plan-cancelled", plan=name)
@@ -127,7 +125,7 @@ def end_plan_job(settings: Settings, plan: str, by: str) -> None:
     """
     run = read_run_file(settings, job_name(plan))
     if run is not None and run.extra.get("job") != REQUEST_JOB:
-        note_job_end(settings, plan, JobEnd(CANCEL, by))
+        job_end_file(settings, plan).write(JobEnd(CANCEL, by))
         end_job(settings, plan)
         remove_run_file(settings, run.name)
 

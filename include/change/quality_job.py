@@ -86,22 +86,19 @@ def table_with_slice(
 def _replaced(published: Rows, before: Rows, after: Rows, keys: Sequence[str], columns: Sequence[str]) -> Rows:
     import pyarrow.dataset as pd
 
-    database = memory_database()
-    for view, rows in (("published", published), ("before", before), ("after", after)):
-        database.register(view, rows)
     same = " and ".join(
         f"published.{sql_identifier(key)} is not distinct from before.{sql_identifier(key)}" for key in keys
     )
     names = ", ".join(map(sql_identifier, columns))
     unchanged = f"select {names} from published anti join before on {same}"
-    try:
-        folder = spill_folder(getpid()) / uuid4().hex
-        folder.mkdir(parents=True)
+    folder = spill_folder(getpid()) / uuid4().hex
+    folder.mkdir(parents=True)
+    with memory_database() as database:
+        for view, rows in (("published", published), ("before", before), ("after", after)):
+            database.register(view, rows)
         result = f"{unchanged} union all select {names} from after"
         database.execute(f"copy ({result}) to {sql_literal(str(folder / 'rows.parquet'))} (format parquet)")
-        return pd.dataset(folder)
-    finally:
-        database.close()
+    return pd.dataset(folder)
 
 
 def _row_rules(rules: Sequence[Rule]) -> list[Rule]:

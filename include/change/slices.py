@@ -11,7 +11,6 @@ import shutil
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -161,7 +160,7 @@ def rows_of_files(
         return []
     paths = ", ".join(sql_literal(str(table.path / file.path)) for file in files)
     source = f"read_parquet([{paths}], hive_partitioning = false, union_by_name = true)"
-    with closing(memory_database()) as database:
+    with memory_database() as database:
         return list(database.execute(f"select {columns} from {source} where {condition} {rest}").fetchall())
 
 

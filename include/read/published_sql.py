@@ -6,7 +6,6 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -117,7 +116,7 @@ def _only_statement(sql: str) -> Any:
 
 def _writing_part(sql: str) -> str:
     """Return what a part of the statement would write, such as a COPY in its WITH; "" when all parts read."""
-    with closing(memory_database(spills=False)) as database:
+    with memory_database(spills=False) as database:
         ((tree, error),) = database.execute(PARSED, [sql]).fetchall()
     if error == "true":
         # A PIVOT of this kind has no tree.
@@ -192,8 +191,7 @@ def _is_database(path: Path) -> bool:
 
 
 def _write(reading: PinnedTables, names: list[str], path: Path) -> None:
-    connection = memory_database()
-    try:
+    with memory_database() as connection:
         # Tools embed DuckDB of many versions; this format is read by all since 1.0.
         connection.execute(f"attach {sql_literal(str(path))} as catalog (storage_version 'v1.0.0')")
         for layer in LAYERS:
@@ -204,5 +202,3 @@ def _write(reading: PinnedTables, names: list[str], path: Path) -> None:
             connection.execute(f"create view catalog.{layer}.{sql_identifier(table)} as {rows}")
         # DuckDB's log of changes becomes a part of the file.
         connection.execute("detach catalog")
-    finally:
-        connection.close()

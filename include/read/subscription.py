@@ -133,16 +133,13 @@ def _difference(now: Any, before: Any) -> tuple[pa.Table, pa.Table]:
     """Return the rows that only `now` has, and those that only `before` has; rows may repeat."""
     names = [sql_identifier(name) for name in now.schema.names if not name.startswith("_") or name in RECORD]
     columns = ", ".join(names)
-    database = memory_database()
-    try:
+    with memory_database() as database:
         database.register("now", now)
         database.register("before", before)
         only = "select {columns} from {left} except all select {columns} from {right}"
         sides = (("now", "before"), ("before", "now"))
-        tables = [database.sql(only.format(columns=columns, left=a, right=b)).to_arrow_table() for a, b in sides]
-    finally:
-        database.close()
-    return tables[0], tables[1]
+        added, gone = (database.sql(only.format(columns=columns, left=a, right=b)).to_arrow_table() for a, b in sides)
+    return added, gone
 
 
 CHANGES = """
@@ -183,8 +180,8 @@ def watched_changes(
     Each change has at most `limit` rows; the results are in DuckDB, which spills beyond its memory limit. Raises
     QueryRefused, QueryFailed.
     """
-    database, last = memory_database(), dict[str, tuple[str, int]]()
-    try:
+    last = dict[str, tuple[str, int]]()
+    with memory_database() as database:
         while not stop():
             reading = pinned(settings)
             versions = _versions(reading, sql)
@@ -193,8 +190,6 @@ def watched_changes(
                 continue
             yield _changed_result(database, reading, sql, limit, is_first=not last)
             last = versions
-    finally:
-        database.close()
 
 
 def _versions(reading: PinnedTables, sql: str) -> dict[str, tuple[str, int]]:

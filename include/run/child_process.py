@@ -28,7 +28,7 @@ from include.ground.paths import log_path, run_path
 from include.ground.processes import process_label
 from include.ground.settings import CLONE, Settings
 from include.read.publication import find_publication
-from include.state.process_states import DRIVER, JOB, JobEnd, forget_job_end, job_name, note_job_end, stream_name
+from include.state.process_states import DRIVER, JOB, JobEnd, job_end_file, job_name, stream_name
 from include.state.run_files import (
     RunFile,
     end_request_path,
@@ -224,7 +224,7 @@ def start_job(
     log.parent.mkdir(parents=True, exist_ok=True)
     command, record = [sys.executable, "-m", *module], run_path(settings, job_name(name))
     end_request_path(settings, name).unlink(missing_ok=True)
-    forget_job_end(settings, name)
+    job_end_file(settings, name).remove()
     limits = (str(os.getpid()), str(limit), str(GRACE))
     guard = [sys.executable, "-m", "include.ground.job_guard", "guard", *limits, str(record), *command]
     with log.open("ab") as errors, deferred_interrupts():
@@ -301,7 +301,7 @@ def end_jobs(settings: Settings, report: Callable[[str], None], datasets: Collec
         if datasets and run.extra.get("dataset") not in datasets:
             continue
         report(f"{run.name}: stopping …")
-        note_job_end(settings, run.name.removeprefix(JOB), JobEnd("headrace down"))
+        job_end_file(settings, run.name.removeprefix(JOB)).write(JobEnd("headrace down"))
         began = time.monotonic()
         if end_processes(settings, run):
             report(f"{run.name}: ended after {time.monotonic() - began:.1f} s; headrace plan apply continues it")

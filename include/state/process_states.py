@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -11,7 +10,7 @@ from typing import Any
 
 from include.ground.paths import log_path, run_path, status_path
 from include.ground.settings import Settings
-from include.state.json_file import JsonFile, StateFileUnreadable
+from include.state.json_file import JsonFile
 
 RUNNER = "runner"
 BROKER = "broker"
@@ -151,23 +150,6 @@ class JobEnd:
 
 
 def job_end_file(settings: Settings, job: str) -> JsonFile[JobEnd]:
-    """Return the file that says who ended a job."""
+    """Return the file that says who ended a job; it is written before the job is ended."""
     path = run_path(settings, job_name(job)).with_suffix(".ended")
     return JsonFile(path, JobEnd, f'rm "{path}"', "the job counts as died", durable=False)
-
-
-def note_job_end(settings: Settings, job: str, end: JobEnd) -> None:
-    """Write who ends a job, before it is ended."""
-    job_end_file(settings, job).write(end)
-
-
-def forget_job_end(settings: Settings, job: str) -> None:
-    """Remove what is noted about an earlier run of a job."""
-    job_end_file(settings, job).remove()
-
-
-def find_job_end(settings: Settings, job: str) -> JobEnd | None:
-    """Return who ended a job, None when nobody did or the file cannot be read."""
-    with suppress(StateFileUnreadable):
-        return job_end_file(settings, job).read()
-    return None

@@ -24,7 +24,7 @@ from include.plans.plan import Stage
 from include.run import child_process as job_process
 from include.run.child_process import refuse_running
 from include.run.start_stop import down
-from include.state.process_states import ProcessState, find_job_end
+from include.state.process_states import ProcessState, job_end_file
 from include.state.run_files import job_run_files
 
 NAME = "replay-flights-1"
@@ -165,7 +165,7 @@ def test_who_ended_a_job_is_named_and_the_next_command_is_that_of_the_plan(
     with pytest.raises(error, match=words) as found:
         run_job(settings, plan, "flights", ("some_job",), end)
     assert getattr(found.value, "remedy", "") == remedy.format(plan)
-    assert find_job_end(settings, plan) is None
+    assert job_end_file(settings, plan).read() is None
     job("raise SystemExit(9)")
     with pytest.raises(JobDied, match="ended with 9"):
         run_job(settings, plan, "flights", ("some_job",), print)
