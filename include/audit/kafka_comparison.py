@@ -115,7 +115,7 @@ def kafka_findings(
     recreated = list(topic_findings(metadata, topic, table))
     yield from recreated
     for partition, end in () if recreated else publication.offsets.items():
-        counted.expired[partition] = _rows_before(database, partition, min(end, topic.starts.get(partition, 0)))
+        counted.expired[partition] = _rows_in(database, partition, 0, min(end, topic.starts.get(partition, 0)))
         counted.expired[partition] += sum(_rows_in(database, partition, *s) for s in files.unread_spans(partition))
 
     def of_partition(partition: int) -> list[Finding]:
@@ -165,11 +165,6 @@ def payload_view(database: Any, counted: KafkaCounts) -> str:
         return "bronze"
     view_rows(database, PAYLOADS, pl.concat(frames).to_arrow())
     return PAYLOADS
-
-
-def _rows_before(database: Any, partition: int, offset: int) -> int:
-    sql = 'select count(*) from bronze where partition = ? and "offset" < ?'
-    return int(database.execute(sql, [partition, offset]).fetchall()[0][0])
 
 
 def _rows_in(database: Any, partition: int, start: int, end: int) -> int:

@@ -36,10 +36,6 @@ from include.read.rejected_records import decided_records
 from include.state.json_file import JsonFile
 
 
-def _derived_publications(settings: Settings) -> list[str]:
-    return [name for name, publication in publications(settings).items() if publication.is_derived]
-
-
 def derived_audit(
     settings: Settings, name: str, recomputed: Mapping[str, Mapping[str, Any]], error: str
 ) -> DatasetAudit:
@@ -104,7 +100,8 @@ def requested_audits(
 
     Raises DatasetUnknown, and what `audit_dataset` and `recompute` raise.
     """
-    derived = [name for name in _derived_publications(settings) if name in requested or not requested]
+    known = publications(settings).values()
+    derived = [each.dataset for each in known if each.is_derived and (each.dataset in requested or not requested)]
     others = [audited_datasets(settings, name)[0] for name in requested if name not in derived]
     names = others if requested else audited_datasets(settings, None)
 
@@ -149,7 +146,8 @@ def audit_dataset(
     tables = PinnedTables(tables_of(settings, publication))
     decided = decided_records(settings, name).items()
     fixes = {position: record.payload for position, record in decided if record.payload is not None}
-    topic = _topic_if_any(open_topic, dataset.pipeline.topic) or _missing_topic(dataset.pipeline.topic)
+    missing = Topic(dataset.pipeline.topic, "none: the topic does not exist", {}, {}, lambda *_: iter(()))
+    topic = _topic_if_any(open_topic, dataset.pipeline.topic) or missing
     progress(f"{name}: changes since the last audit")
     files = loaded_files(settings, dataset.file_sets)
     publication, topic = files.published(publication), files.beside(topic)
@@ -157,22 +155,13 @@ def audit_dataset(
     return dataset_audit(given, progress, scope(publication, tables, topic))
 
 
-def _missing_topic(name: str) -> Topic:
-    return Topic(name, "none: the topic does not exist", {}, {}, lambda *_: iter(()))
-
-
-def _topic(open_topic: TopicOpener, name: str) -> Topic:
-    try:
-        return open_topic(name)
-    except BrokerUnreachable as error:
-        raise AuditUnavailable(error.what) from error
-
-
 def _topic_if_any(open_topic: TopicOpener, name: str) -> Topic | None:
     try:
-        return _topic(open_topic, name)
+        return open_topic(name)
     except TopicMissing:
         return None
+    except BrokerUnreachable as error:
+        raise AuditUnavailable(error.what) from error
 
 
 COUNTED_LAYERS = ("kafka", *RECORD_LAYERS)

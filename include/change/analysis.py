@@ -114,9 +114,7 @@ def graph_database(edges: Path) -> Any:
     return database
 
 
-def unweighted_edges(database: Any) -> int:
-    """Return how many edges have no weight above 0."""
-    return int(database.execute("select count(*) from edges where not coalesce(weight > 0, false)").fetchall()[0][0])
+UNWEIGHTED = "select count(*) from edges where not coalesce(weight > 0, false)"
 
 
 def next_state(database: Any, steps: GraphSteps, state: Path | None, into: Path) -> float:
@@ -132,12 +130,6 @@ def next_state(database: Any, steps: GraphSteps, state: Path | None, into: Path)
     database.execute(f"copy next to {sql_literal(str(unfinished))} (format parquet)")
     unfinished.replace(into)
     return change
-
-
-def final_state(database: Any, steps: GraphSteps, state: Path) -> Any:
-    """Return the result of the last state as an Arrow table."""
-    _view_state(database, state)
-    return database.sql(steps.result).to_arrow_table()
 
 
 def _view_state(database: Any, state: Path) -> None:
@@ -256,8 +248,10 @@ def _iterated(
     steps, database = graph_steps(declared), graph_database(folder / "rows.parquet")
     enough = declared.tolerance if isinstance(declared, PageRank) else 0.0
     with closing(database):
-        if isinstance(declared, PageRank) and (count := unweighted_edges(database)):
-            raise _refused(analysis, f"{count:,} rows have no weight above 0")
+        if isinstance(declared, PageRank):
+            ((count,),) = database.execute(UNWEIGHTED).fetchall()
+            if count:
+                raise _refused(analysis, f"{count:,} rows have no weight above 0")
         while run.change > enough:
             if run.iteration == declared.iterations:
                 why = f"iteration {run.iteration} still changed {run.change:.6g}; `iterations` allows no more"
@@ -268,7 +262,8 @@ def _iterated(
             _record(folder, run)
             last.unlink(missing_ok=True)
             report(f"iteration {run.iteration}: {run.change:.6g} changed")
-        result = final_state(database, steps, _state(folder, run.iteration))
+        _view_state(database, _state(folder, run.iteration))
+        result = database.sql(steps.result).to_arrow_table()
     return result, {"iterations": float(run.iteration), "change": run.change}
 
 

@@ -261,8 +261,5 @@ def maintain_tables(settings: Settings, dataset: str) -> list[TableMaintenance]:
                 plan=plan,
             )
     response = request_owner(settings, dataset, OwnerRequest("", RequestKind.COMPACT, publication.release))
-    return [_maintained(table, facts) for table, facts in response.done.items()]
-
-
-def _maintained(table: str, facts: Mapping[str, Any]) -> TableMaintenance:
-    return TableMaintenance(table, **{name: int(facts[name]) for name in ("files", "now", "removed", "left")})
+    counts = ("files", "now", "removed", "left")
+    return [TableMaintenance(table, *(int(each[name]) for name in counts)) for table, each in response.done.items()]

@@ -104,11 +104,6 @@ def refuse_held(record: PlanRecord) -> None:
         raise Terminal(what, remedy, code="plan-held", rules=rules)
 
 
-def blocking_rules(checks: Sequence[RuleResult]) -> list[str]:
-    """Return the failed rules that block a publication, as `table: rule`."""
-    return [f"{check.table}: {check.rule}" for check in checks if check.blocks]
-
-
 def _not_evaluated(table: str, rule: Rule) -> RuleResult:
     return RuleResult(
         *(table, rule.name, rule.expectation, rule.action, rule.severity), passed=None, observed=f"run {INSTALL}"
@@ -152,23 +147,15 @@ def validate_published(settings: Settings, dataset: str, now: datetime) -> Publi
     publication = read_publication(settings, dataset)
     contract = released_contract(settings, dataset, publication.release)
     rows = {name: open_dataset(table) for name, table in tables_of(settings, publication).items()}
-    checks, page = validate_tables(tables_with_rules(contract, rows)), docs_page(settings, dataset)
+    given = {name: (table, rules) for name, table in rows.items() if (rules := contract.checks(name))}
+    checks, page = validate_tables(given), docs_page(settings, dataset)
     found = PublishedChecks(dataset, publication.release, publication.batch, now.astimezone(UTC), checks, page.parent)
     page.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(page, _overview(found))
+    at = f"{found.checked_at:%Y-%m-%d %H:%M:%S} UTC"
+    write_atomically(page, checks_page(f"{dataset}, release {found.release}, batch {found.batch}, {at}", checks))
     stored = StoredValidation(publication.release, publication.batch, found.checked_at, checks)
     store_validation(settings, dataset, stored)
     return found
-
-
-def _overview(found: PublishedChecks) -> str:
-    title = f"{found.dataset}, release {found.release}, batch {found.batch}, {found.checked_at:%Y-%m-%d %H:%M:%S} UTC"
-    return checks_page(title, found.checks)
-
-
-def tables_with_rules(contract: Contract, rows: Mapping[str, Any]) -> dict[str, tuple[Any, Sequence[Rule]]]:
-    """Return the tables that the contract has table rules for, with these rules."""
-    return {name: (table, rules) for name, table in rows.items() if (rules := contract.checks(name))}
 
 
 REJECTED, WARNED = "rejected", "warned"

@@ -43,7 +43,9 @@ def _validate_part(settings: Settings, record: PlanRecord) -> list[RuleResult]:
     rules = table_rules(built)
     if kind.builds_whole_tables:
         return validate_tables({name: (built.tables[name], found) for name, found in rules.items()})
-    results = validate_tables({name: (built.tables[name], _row_rules(found)) for name, found in rules.items()})
+    results = validate_tables(
+        {name: (built.tables[name], list(filter(_is_row_rule, found))) for name, found in rules.items()}
+    )
     for name, found in rules.items():
         rest = [rule for rule in found if not _is_row_rule(rule)]
         results += validate_with_slice(settings, sides, name, rest) if rest else []
@@ -99,10 +101,6 @@ def _replaced(published: Rows, before: Rows, after: Rows, keys: Sequence[str], c
         result = f"{unchanged} union all select {names} from after"
         database.execute(f"copy ({result}) to {sql_literal(str(folder / 'rows.parquet'))} (format parquet)")
     return pd.dataset(folder)
-
-
-def _row_rules(rules: Sequence[Rule]) -> list[Rule]:
-    return [rule for rule in rules if _is_row_rule(rule)]
 
 
 def _is_row_rule(rule: Rule) -> bool:

@@ -220,8 +220,8 @@ class PublishedView:
         missing = self.missing(spans)
         if missing:
             name = self.publication.dataset
-            ends = {span.partition: [span.start, span.end] for span in missing}
-            remedy = f"headrace replay run --dataset {name} --offsets '{as_argument(ends)}'   (fills it from Kafka)"
+            offsets = json.dumps({str(span.partition): [span.start, span.end] for span in missing})
+            remedy = f"headrace replay run --dataset {name} --offsets '{offsets}'   (fills it from Kafka)"
             raise records_missing(name, missing, f"bronze.{name}", remedy)
         return [Span(span.partition, span.start, span.end, BRONZE) for span in spans]
 
@@ -375,11 +375,6 @@ def overlap(one: Span, other: Span) -> Span | None:
 def span_of(part: BatchOffsets) -> Span:
     """Return a batch's offsets of one partition as a span of bronze."""
     return Span(part.partition, part.start, part.end, BRONZE)
-
-
-def as_argument(ranges: Mapping[int, Sequence[int]]) -> str:
-    """Return offsets as the value of `--offsets`."""
-    return json.dumps({str(partition): list(span) for partition, span in ranges.items()})
 
 
 def slice_sides(settings: Settings, plan: Plan, dataset: Dataset) -> tuple[Side, Side]:

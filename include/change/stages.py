@@ -18,7 +18,7 @@ from include.change.comparison_view import comparison_page
 from include.change.jobs import FactsReporter, JobDied, JobFailed, JobTimedOut, end_plan_job, run_job
 from include.change.kind import Confirmation, PlanKind
 from include.change.load import LoadPlan
-from include.change.quality import blocking_rules, refuse_held, run_checks
+from include.change.quality import refuse_held, run_checks
 from include.change.readers import effects_of_plan
 from include.change.recompute import BackfillPlan, DerivedBackfillPlan, ReplayPlan
 from include.change.reinstate import ReinstatePlan
@@ -277,7 +277,8 @@ def compare_built(
     save_comparison(settings, plan.id, found, comparison_page(title, found))
     kind.record_comparison(settings, record, found)
     differing = {table.name: table.differing for table in found.tables}
-    result = Compared(verdict=found.verdict, differing=differing, blocked_by=blocking_rules(found.checks))
+    blocking = [f"{check.table}: {check.rule}" for check in found.checks if check.blocks]
+    result = Compared(verdict=found.verdict, differing=differing, blocked_by=blocking)
     return record_result(settings, plan.id, result, by), found
 
 

@@ -16,7 +16,7 @@ import os
 import re
 import time
 from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -81,7 +81,9 @@ def move_ended(settings: Settings, dataset: str, now: datetime, within: float = 
         found = _ended_data(settings, history, now)
         for each in found:
             if each.release:
-                _move_tables(settings, dataset, each.release)
+                with _rows_deleted(settings, dataset, each.release):
+                    path = release_path(settings, dataset, each.release)
+                    _move(path, removed_tables_path(settings, dataset) / each.release)
             else:
                 _move(settings.state / each.path, removed_data_path(settings, dataset) / each.path.replace("/", "-"))
         note_without_data(settings, _without_data(settings, history, now))
@@ -109,7 +111,8 @@ def delete_moved(settings: Settings, dataset: str, end: float = math.inf) -> boo
     for moved in _entries(removed_tables_path(settings, dataset)):
         # After a crash before the ledger's commit, a release has rows there and no tables.
         if not release_path(settings, dataset, moved.name).exists():
-            _delete_rows(settings, dataset, moved.name)
+            with _rows_deleted(settings, dataset, moved.name):
+                pass
         if not _delete_until(moved, end):
             return False
     return all(_delete_until(moved, end) for moved in _entries(removed_data_path(settings, dataset)))
@@ -225,30 +228,18 @@ def _ended(settings: Settings, policy: str, path: Path, ended: datetime, release
     return EndedData(policy, path.relative_to(settings.state).as_posix(), ended, size, release)
 
 
-def _move_tables(settings: Settings, dataset: str, release: str) -> None:
-    """Move a release's tables out of the warehouse, where no projection is reading them, and delete their rows."""
-    writer = open_writer(settings)
-    try:
-        with writer.transaction(alone=True) as connection:
-            delete_release(connection, dataset, release)
-            _move(release_path(settings, dataset, release), removed_tables_path(settings, dataset) / release)
-    finally:
-        writer.close()
+@contextmanager
+def _rows_deleted(settings: Settings, dataset: str, release: str) -> Iterator[None]:
+    """Delete a release's rows of the ledger; no projection reads its tables in the block."""
+    with closing(open_writer(settings)) as writer, writer.transaction(alone=True) as connection:
+        delete_release(connection, dataset, release)
+        yield
 
 
 def _move(path: Path, moved: Path) -> None:
     _delete_until(moved, math.inf)
     moved.parent.mkdir(parents=True, exist_ok=True)
     path.rename(moved)
-
-
-def _delete_rows(settings: Settings, dataset: str, release: str) -> None:
-    writer = open_writer(settings)
-    try:
-        with writer.transaction(alone=True) as connection:
-            delete_release(connection, dataset, release)
-    finally:
-        writer.close()
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -299,10 +299,6 @@ def whole_run(
     ]
 
 
-def _job_event(naming: EventNaming, job: DeclaredJob, tables: Mapping[str, TableFacts], at: datetime) -> JobEvent:
-    return JobEvent(eventTime=_event_time(at), producer=PRODUCER, **_parts(naming, job, tables))
-
-
 def _parts(
     naming: EventNaming, job: DeclaredJob, tables: Mapping[str, TableFacts], state: RunState | None = None
 ) -> dict[str, Any]:
@@ -440,7 +436,7 @@ def declared_events(settings: Settings, naming: EventNaming, at: datetime) -> It
             name: known.facts(published[name]) if name in published else _declared(known, name)
             for name in (*job.inputs, *job.outputs)
         }
-        yield _job_event(naming, job, tables, at)
+        yield JobEvent(eventTime=_event_time(at), producer=PRODUCER, **_parts(naming, job, tables))
 
 
 def _declared_jobs(known: KnownTables) -> Iterator[DeclaredJob]:

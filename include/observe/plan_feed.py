@@ -107,12 +107,8 @@ def _plan_events(known: KnownTables, key: str, cursor: EventCursor) -> Iterator[
     if (failure := last_failure(known.settings, record.plan.id)) and (at := _failed_at(failure)) != cursor.at:
         cursor = replace(cursor, at=at)
         yield Outgoing(key, [_failed(known, part, at, failure) for part in record.plan.parts], cursor)
-    if _is_over(record, now):
+    if record.is_over or (record.stage is Stage.APPLIED and now - record.events[-1].at > FOLLOWED):
         yield Outgoing(key, [], None)
-
-
-def _is_over(record: PlanRecord, now: datetime) -> bool:
-    return record.is_over or (record.stage is Stage.APPLIED and now - record.events[-1].at > FOLLOWED)
 
 
 def _failed(known: KnownTables, plan: Plan, at: datetime, failure: str) -> Event:
@@ -200,13 +196,10 @@ def plan_job(jobs: Sequence[DeclaredJob], dataset: str, kind: str) -> DeclaredJo
     recomputing = [job for job in jobs if job.kind != "INGEST"]
     outputs = {table: columns for job in recomputing for table, columns in job.outputs.items()}
     inputs = dict.fromkeys(table for job in recomputing for table in job.inputs if table not in outputs)
+    # Origins in tables outside of the outputs: through silver, to bronze.
+    composed = {table: TableColumns(dict(_through(columns, outputs))) for table, columns in outputs.items()}
     about = f"A {kind} of {dataset}: recomputed in a folder of its own, compared, approved, then applied."
-    return DeclaredJob(f"{dataset}.{kind}", "PLAN", about, tuple(inputs), _composed(outputs), BATCH)
-
-
-def _composed(outputs: Mapping[str, TableColumns]) -> dict[str, TableColumns]:
-    """Return origins in tables outside `outputs`: through silver, to bronze."""
-    return {table: TableColumns(dict(_through(columns, outputs))) for table, columns in outputs.items()}
+    return DeclaredJob(f"{dataset}.{kind}", "PLAN", about, tuple(inputs), composed, BATCH)
 
 
 def _through(columns: TableColumns, outputs: Mapping[str, TableColumns]) -> Iterator[tuple[str, tuple]]:  # type: ignore[type-arg]

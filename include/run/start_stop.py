@@ -99,10 +99,12 @@ def up(
             request_stream(settings, name, "headrace up")
         ensure_runner(settings, report)
         # Without the broker no stream starts; without one stream the others do.
-        raise_first([await_working(settings, broker, since[BROKER], report)])
+        if failure := await_working(settings, broker, since[BROKER], report):
+            raise failure
         with_broker()
         failures = await_streams(settings, streams, since, report)
-    raise_first(failures)
+    if failure := next(filter(None, failures), None):
+        raise failure
     return observe_processes(settings, list(datasets))
 
 
@@ -119,13 +121,6 @@ def upgrade_state(settings: Settings, report: Reporter) -> None:
     """Rename the files of an earlier version and report each. Raises Terminal (`earlier-version-running`)."""
     for line in migrate_state(settings):
         report(f"state: renamed {line}")
-
-
-def raise_first(failures: Sequence[NotStarted | None]) -> None:
-    """Raise the first failure, if any."""
-    for failure in failures:
-        if failure is not None:
-            raise failure
 
 
 def require_responsive(before: Sequence[ProcessStatus]) -> None:
