@@ -34,13 +34,7 @@ from include.state.owner_requests import (
     submit_request,
     withdraw_request,
 )
-from include.state.process_states import (
-    JobEnd,
-    ProcessState,
-    job_end_file,
-    job_name,
-    stream_name,
-)
+from include.state.process_states import JobEnd, ProcessState, job_end_file, job_name, stream_name
 from include.state.run_files import process_signs, read_run_file, remove_run_file
 
 STOPPED = 3

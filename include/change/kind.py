@@ -43,6 +43,15 @@ class Request(Generic[Given]):
         if not self.parameters.dry_run:
             refuse_conflict(self.settings, self.dataset, mine)
 
+    def refuse_small_disk(self, predicted: Prediction) -> None:
+        """Raise Transient unless BYTES_PER_BYTE times the bytes that the plan reads are free."""
+        state = self.settings.state
+        free, needed = shutil.disk_usage(state).free, BYTES_PER_BYTE * predicted.bytes
+        if free < needed:
+            what = f"{self.dataset}: {needed / 1e9:.1f} GB may be needed in {state}, {free / 1e9:.1f} GB are free"
+            remedy = "make room, or plan a smaller range"
+            raise Transient(f"{what}; nothing was planned", remedy, code="disk-too-small", needed=needed, free=free)
+
     def plan(
         self,
         kind: str,
@@ -84,16 +93,15 @@ class Confirmation:
     result: str
     silver_version: int | None = None
 
+    @classmethod
+    def of(cls, record: PlanRecord, publication: Publication, result: str, version: int | None = None) -> Confirmation:
+        return cls(record.plan.id, str(record.stage), publication.release, publication.batch, result, version)
 
-def confirmation(record: PlanRecord, publication: Publication, result: str, version: int | None = None) -> Confirmation:
-    """Return that the tables have the outcome of a plan."""
-    return Confirmation(record.plan.id, str(record.stage), publication.release, publication.batch, result, version)
-
-
-def not_confirmed(record: PlanRecord, why: str) -> Terminal:
-    """Return that a plan's events record an outcome that the tables do not have; `why` names what is missing."""
-    what = f"plan {record.plan.id} is recorded as {record.stage}, but {why}"
-    return Terminal(what, "headrace audit", code="not-confirmed", plan=record.plan.id, stage=record.stage)
+    @staticmethod
+    def missing(record: PlanRecord, why: str) -> Terminal:
+        """Return that a plan's events record an outcome that the tables do not have; `why` names what is missing."""
+        what = f"plan {record.plan.id} is recorded as {record.stage}, but {why}"
+        return Terminal(what, "headrace audit", code="not-confirmed", plan=record.plan.id, stage=record.stage)
 
 
 # The version of the plan's transaction in each table that it changed.
@@ -150,6 +158,15 @@ class PlanKind(ABC, Generic[Given]):
     @abstractmethod
     def refuse_applied(self, settings: Settings, plan: Plan) -> None:
         """Raise when the tables have the plan's outcome although its events do not record it."""
+
+    def already_applied(self, plan: Plan) -> Terminal:
+        """Return that a plan's outcome is published: the command that applied it was killed before it recorded that."""
+        return Terminal(
+            f"plan {plan.id} cannot be rebuilt or cancelled: its outcome is published already",
+            f"headrace plan apply {plan.id} records that, then headrace plan rollback {plan.id}",
+            code="already-published",
+            plan=plan.id,
+        )
 
     def prepare(self, settings: Settings, plan: Plan, report: Callable[[Mapping[str, Any]], None]) -> None:
         """Do what the build job needs to have been done."""
@@ -213,16 +230,6 @@ class PlanConflict(Terminal):
         self.plan = plan
 
 
-def already_published(plan: Plan) -> Terminal:
-    """Return that a plan's outcome is published: the command that applied it was killed before it recorded that."""
-    return Terminal(
-        f"plan {plan.id} cannot be rebuilt or cancelled: its outcome is published already",
-        f"headrace plan apply {plan.id} records that, then headrace plan rollback {plan.id}",
-        code="already-published",
-        plan=plan.id,
-    )
-
-
 def refuse_unknown_dataset(settings: Settings, dataset: str) -> None:
     """Raise DatasetUnknown for a name that is neither declared nor published, IsDerived for a derived one."""
     if dataset in derived_names(settings):
@@ -244,29 +251,20 @@ def refuse_conflict(settings: Settings, dataset: str, mine: Slice | None = None)
 def predict(settings: Settings, publication: Publication) -> Prediction:
     """Return the predicted cost of a rebuild, from the published tables' logs and the stream's last reported rate."""
     bronze = PinnedTables(tables_of(settings, publication)).facts(f"bronze.{publication.dataset}")
-    rate, records = reported_rate(settings, publication.dataset), bronze.rows or 0
     gold = published_gold_rows(settings, publication)
-    return Prediction(records, bronze.size, bronze.files, gold, round(records / rate, 1), rate)
+    return cost_of(settings, publication.dataset, bronze.rows or 0, bronze.size, bronze.files, gold)
+
+
+def cost_of(settings: Settings, dataset: str, records: int, size: int, files: int, gold_rows: int) -> Prediction:
+    """Return the predicted cost, by the rate that the dataset's stream reported last."""
+    rate = reported_rate(settings, dataset)
+    return Prediction(records, size, files, gold_rows, round(records / rate, 1), rate)
 
 
 def published_gold_rows(settings: Settings, publication: Publication) -> int:
     """Return how many rows the published gold tables have."""
     reading = PinnedTables(tables_of(settings, publication))
     return sum(reading.facts(name).rows or 0 for name in reading.tables if name.startswith("gold."))
-
-
-def refuse_small_disk(settings: Settings, dataset: str, predicted: Prediction) -> None:
-    """Raise Transient unless BYTES_PER_BYTE times the bytes that the plan reads are free."""
-    free, needed = shutil.disk_usage(settings.state).free, BYTES_PER_BYTE * predicted.bytes
-    if free < needed:
-        raise Transient(
-            f"{dataset}: {needed / 1e9:.1f} GB may be needed in {settings.state}, {free / 1e9:.1f} GB are free; "
-            "nothing was planned",
-            "make room, or plan a smaller range",
-            code="disk-too-small",
-            needed=needed,
-            free=free,
-        )
 
 
 def reported_rate(settings: Settings, dataset: str) -> float:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from include.change.jobs import request_owner
-from include.change.kind import PlanKind, Request, predict, refuse_small_disk, refuse_unknown_dataset
+from include.change.kind import PlanKind, Request, cost_of, predict, refuse_unknown_dataset
 from include.change.plan_parameters import LoadParameters
 from include.change.release import TopicRelease, expired_until
 from include.declare.contract_types import COLUMN_TYPES
@@ -64,7 +64,7 @@ class LoadPlan(TopicRelease[LoadParameters]):
         form, found = _found(settings, base, parameters)
         files = _new_files(base, _with_checksums(settings, found), parameters)
         predicted = _predicted(settings, publication, found, form)
-        refuse_small_disk(settings, dataset, predicted)
+        request.refuse_small_disk(predicted)
         added = _file_set(request, base, form, files)
         fresh = base
         if not parameters.dry_run:
@@ -149,7 +149,7 @@ def _predicted(settings: Settings, publication: Publication, found: Sequence[Fou
     own = predict(settings, publication)
     rows = own.records + estimated_rows(settings, found, form)
     size = own.bytes + sum(file.size for file in found)
-    return Prediction(rows, size, own.files + len(found), own.gold_rows, round(rows / own.rate, 1), own.rate)
+    return cost_of(settings, publication.dataset, rows, size, own.files + len(found), own.gold_rows)
 
 
 def _file_set(request: Request[LoadParameters], base: Dataset, form: str, files: Sequence[RecordFile]) -> FileSet:

@@ -12,31 +12,10 @@ from typing import Any
 
 from include.change.compare import Side
 from include.change.jobs import project_now
-from include.change.kind import (
-    TRANSACTION,
-    Confirmation,
-    PlanKind,
-    Request,
-    confirmation,
-    not_confirmed,
-    refuse_conflict,
-    refuse_small_disk,
-)
+from include.change.kind import TRANSACTION, Confirmation, PlanKind, Request, refuse_conflict
 from include.change.plan_parameters import AS_OF, BackfillParameters, ReplayParameters, format_range
 from include.change.release import predicted_of_sources
-from include.change.slices import (
-    PublishedView,
-    SliceKind,
-    is_whole_history,
-    overlap,
-    published_view,
-    range_refused,
-    records_missing,
-    refuse_not_ingested,
-    slice_plan,
-    slice_sides,
-    span_of,
-)
+from include.change.slices import PublishedView, SliceKind, is_whole_history, published_view, slice_sides, span_of
 from include.declare.dataset import released_dataset
 from include.declare.derived_dataset import as_dataset, released_derived
 from include.declare.event_times import before
@@ -45,7 +24,7 @@ from include.declare.history_slice import BRONZE, KAFKA, Slice, Span, joined_spa
 from include.declare.windows import Window
 from include.ground.app_ids import plan_app_id
 from include.ground.delta_log import commits_descending, transaction_version
-from include.ground.errors import Terminal
+from include.ground.errors import Refused, Terminal
 from include.ground.kafka import log_start_offsets, topic_id
 from include.ground.paths import verified_path, warehouse
 from include.ground.record_coordinates import is_file_set
@@ -111,10 +90,10 @@ class BackfillPlan(SliceKind[BackfillParameters]):
         parts = [part for part in view.history.batch_offsets if part.batch in batches]
         if not parts:
             why = "no event is published there"
-            raise range_refused(dataset, requested, why, "headrace tables", code="range-empty")
+            raise view.refused(requested, why, "headrace tables", code="range-empty")
         spans = view.from_bronze(joined_spans(map(span_of, parts)))
         slice_ = Slice(spans, since, until, view.reference(request.parameters.reference))
-        return slice_plan(request, view, BACKFILL, slice_, requested)
+        return view.plan(request, BACKFILL, slice_, requested)
 
     def record_comparison(self, settings: Settings, record: PlanRecord, found: Comparison) -> None:
         """Record the range as verified when it is equal with each batch's own reference tables."""
@@ -131,10 +110,10 @@ class BackfillPlan(SliceKind[BackfillParameters]):
         plan = record.plan
         if record.last(Published).changed == 0:
             if plan.records.reference is not None:
-                return confirmation(record, published, "equal with the current reference tables")
+                return Confirmation.of(record, published, "equal with the current reference tables")
             if not verified_path(settings, plan.dataset, plan.release, plan.id).is_file():
-                raise not_confirmed(record, "its range was not recorded as verified")
-            return confirmation(record, published, "verified")
+                raise Confirmation.missing(record, "its range was not recorded as verified")
+            return Confirmation.of(record, published, "verified")
         return super().confirm(settings, record, published)
 
 
@@ -152,13 +131,13 @@ class DerivedBackfillPlan(BackfillPlan):
         slice_ = Slice((), request.parameters.start, request.parameters.end)
         requested = f"grains {format_range(request.parameters.start, request.parameters.end)}"
         if request.parameters.reference != AS_OF:
-            why = "it is derived and joins no reference tables"
-            raise range_refused(dataset, requested, why, f"--reference {AS_OF}")
+            what = f"{dataset}, {requested}: it is derived and joins no reference tables; nothing was planned"
+            raise Refused(what, f"--reference {AS_OF}", code="range-refused")
         publication = read_publication(settings, dataset)
         request.refuse_conflict()
         ranges = dict(_ranges(settings, publication, slice_))
         predicted, release = _predicted(settings, publication, ranges), publication.release
-        refuse_small_disk(settings, dataset, predicted)
+        request.refuse_small_disk(predicted)
         if whole := [name for name, inside in ranges.items() if inside is None]:
             requested += f", and all of {', '.join(whole)}"
         return request.plan(DERIVED_BACKFILL, release, release, predicted, slice=slice_, requested=requested)
@@ -189,11 +168,11 @@ class DerivedBackfillPlan(BackfillPlan):
         app_id, transaction = plan_app_id(plan.dataset, plan.release, plan.id), TRANSACTION[record.stage]
         for name, table in published.tables.items() if published.release == plan.release else ():
             if (transaction_version(root / table.path, app_id) or 0) < transaction:
-                raise not_confirmed(record, f"{name} has no commit of it")
+                raise Confirmation.missing(record, f"{name} has no commit of it")
             newest = next((c.version for c in commits_descending(root / table.path) if c.app_id == app_id), None)
             if newest is not None and table.version < newest:
-                raise not_confirmed(record, f"{name} is published at version {table.version}, before it")
-        return confirmation(record, published, "corrected" if record.stage is Stage.APPLIED else "rolled back")
+                raise Confirmation.missing(record, f"{name} is published at version {table.version}, before it")
+        return Confirmation.of(record, published, "corrected" if record.stage is Stage.APPLIED else "rolled back")
 
     def refuse_revert(self, settings: Settings, record: PlanRecord) -> None:
         """Raise PlanConflict: a patch of grains is reverted whole, so no other plan of the dataset may be open."""
@@ -267,12 +246,10 @@ class ReplayPlan(SliceKind[ReplayParameters]):
         spans = _requested_spans(view, parameters)
         if not spans:
             remedy = f"headrace ledger show --dataset {dataset}"
-            raise range_refused(dataset, requested, "no record is published there", remedy, code="range-empty")
-        refuse_not_ingested(view, spans, requested)
+            raise view.refused(requested, "no record is published there", remedy, code="range-empty")
+        view.refuse_not_ingested(spans, requested)
         parts = view.from_bronze(spans) if source == BRONZE else _split_by_retention(view, spans, source)
-        return slice_plan(
-            request, view, REPLAY, Slice(parts, reference=view.reference(parameters.reference)), requested
-        )
+        return view.plan(request, REPLAY, Slice(parts, reference=view.reference(parameters.reference)), requested)
 
 
 def _requested_spans(view: PublishedView, parameters: ReplayParameters) -> list[Span]:
@@ -304,20 +281,20 @@ def _split_by_retention(view: PublishedView, spans: Sequence[Span], source: str)
     other_ids = {part.topic_id for part in view.history.batch_offsets} - {topic_id(bootstrap, topic)}
     if other_ids:
         why = f"bronze was read from topic {topic} with id {min(other_ids)}, which was deleted and created again"
-        raise range_refused(view.publication.dataset, "from Kafka", why, "--source bronze")
+        raise view.refused("from Kafka", why, "--source bronze")
     # Kafka has none of a file's records.
     of_files = {span.partition: span.end for span in spans if is_file_set(span.partition)}
     starts = {**log_start_offsets(bootstrap, topic), **of_files}
-    below = [overlap(span, Span(span.partition, 0, starts[span.partition], BRONZE)) for span in spans]
-    above = [overlap(span, Span(span.partition, starts[span.partition], span.end, KAFKA)) for span in spans]
+    below = [span.common(Span(span.partition, 0, starts[span.partition], BRONZE)) for span in spans]
+    above = [span.common(Span(span.partition, starts[span.partition], span.end, KAFKA)) for span in spans]
     old, fresh = [part for part in below if part], [part for part in above if part]
     if source == KAFKA and old:
         remedy = "--source auto takes bronze for what Kafka has deleted"
-        raise records_missing(view.publication.dataset, old, "Kafka any longer", remedy)
+        raise view.lacks(old, "Kafka any longer", remedy)
     missing = view.missing(old)
     if missing:
         where = f"Kafka any longer, nor in bronze.{view.publication.dataset}"
-        raise records_missing(view.publication.dataset, missing, where, "a range without them, or a backup of bronze")
+        raise view.lacks(missing, where, "a range without them, or a backup of bronze")
     kept = [Span(span.partition, span.start, span.end, BRONZE) for span in old]
     return sorted(
         [*kept, *(Span(s.partition, s.start, s.end, KAFKA) for s in fresh)], key=lambda s: (s.partition, s.start)

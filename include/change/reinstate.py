@@ -15,7 +15,7 @@ from pydantic import Field
 
 from include.change.kind import Request
 from include.change.plan_parameters import AS_OF, HIDDEN, PlanParameters
-from include.change.slices import SliceKind, published_view, refuse_not_ingested, slice_plan
+from include.change.slices import SliceKind, published_view
 from include.declare.envelopes import TOMBSTONE
 from include.declare.history_slice import BRONZE, Slice, Span, SpanIndex, joined_spans
 from include.ground.errors import Refused
@@ -164,9 +164,9 @@ class ReinstatePlan(SliceKind[ReinstateParameters]):
         records = self._records(request)
         spans, requested = record_spans(records), f"{len(records):,} rejected records, again ({request.parameters.why})"
         view = published_view(request.settings, request.dataset)
-        refuse_not_ingested(view, spans, requested)
+        view.refuse_not_ingested(spans, requested)
         slice_ = Slice(view.from_bronze(spans), reference=view.reference(AS_OF))
-        return slice_plan(request, view, REINSTATE, slice_, requested)
+        return view.plan(request, REINSTATE, slice_, requested)
 
     def write(self, request: Request[ReinstateParameters], draft: Plan) -> PlanRecord:
         """Write the plan, and the decisions after it: without a plan, discarded records stay discarded."""

@@ -12,19 +12,7 @@ from typing import Any
 from include.change.compare import Side, release_sides
 from include.change.contract_check import refuse_invalid_folder
 from include.change.jobs import JobFailed, request_owner, run_job
-from include.change.kind import (
-    Confirmation,
-    Given,
-    PlanKind,
-    Request,
-    already_published,
-    confirmation,
-    not_confirmed,
-    predict,
-    published_gold_rows,
-    refuse_small_disk,
-    reported_rate,
-)
+from include.change.kind import Confirmation, Given, PlanKind, Request, cost_of, predict, published_gold_rows
 from include.change.plan_parameters import ReleaseParameters
 from include.change.readers import (
     derived_changes,
@@ -94,7 +82,7 @@ class ReleaseKind(PlanKind[Given]):
 
     def refuse_applied(self, settings: Settings, plan: Plan) -> None:
         if all(_published(settings, part) == part.release for part in plan.parts):
-            raise already_published(plan)
+            raise self.already_applied(plan)
 
     def read_build(self, output: Mapping[str, Any], seconds: float) -> ReleaseBuilt:
         return read_release_build(output, seconds)
@@ -109,8 +97,8 @@ class ReleaseKind(PlanKind[Given]):
         is_applied = record.stage is Stage.APPLIED
         expected = record.plan.release if is_applied else record.plan.base
         if published.release != expected:
-            raise not_confirmed(record, f"release {published.release} is published, not {expected}")
-        return confirmation(record, published, "published" if is_applied else "rolled back")
+            raise Confirmation.missing(record, f"release {published.release} is published, not {expected}")
+        return Confirmation.of(record, published, "published" if is_applied else "rolled back")
 
     def refuse_revert(self, settings: Settings, record: PlanRecord) -> None:
         refuse_rollback(settings, record)
@@ -294,7 +282,7 @@ class ReleasePlan(TopicRelease[ReleaseParameters]):
         refuse_invalid_folder(settings, declared, base.contract)
         members = plan_members(settings, dataset, release_tables(declared), parameters.members, parameters.dry_run)
         predicted = predict(settings, publication)
-        refuse_small_disk(settings, dataset, predicted)
+        request.refuse_small_disk(predicted)
         fresh = declared if parameters.dry_run else snapshot_dataset(settings, dataset, start, base.file_sets)
         changes = [*release_changes(base, fresh), *members.changes, *lost_columns(settings, base, fresh, members)]
         requested = _requested(settings, publication, start)
@@ -333,7 +321,7 @@ class DerivedReleasePlan(ReleaseKind[ReleaseParameters]):
         members = plan_members(settings, dataset, derived_tables(declared), parameters.members, parameters.dry_run)
         over = _chosen_sources(settings, declared, publication)
         predicted = predicted_of_sources(settings, declared, published_gold_rows(settings, publication))
-        refuse_small_disk(settings, dataset, predicted)
+        request.refuse_small_disk(predicted)
         fresh = declared if parameters.dry_run else snapshot_derived(settings, dataset)
         changes = [*derived_changes(base, fresh), *members.changes, *lost_columns(settings, base, fresh, members)]
         return request.plan(
@@ -479,6 +467,5 @@ def predicted_of_sources(settings: Settings, derived: DerivedDataset, gold_rows:
     """Return the cost of computing gold rows of a derived dataset from a share of its sources."""
     tables = pinned(settings)
     sources = [tables.facts(name) for name in set(derived.pipeline.sources.values()) if name in tables.tables]
-    rows, rate = round(share * sum(each.rows or 0 for each in sources)), reported_rate(settings, derived.name)
-    size, files = round(share * sum(each.size for each in sources)), sum(each.files for each in sources)
-    return Prediction(rows, size, files, gold_rows, round(rows / rate, 1), rate)
+    rows, size = (round(share * sum(of)) for of in ([t.rows or 0 for t in sources], [t.size for t in sources]))
+    return cost_of(settings, derived.name, rows, size, sum(each.files for each in sources), gold_rows)

@@ -26,14 +26,10 @@ from include.change.kind import (
     Given,
     PlanKind,
     Request,
-    already_published,
-    confirmation,
-    not_confirmed,
+    cost_of,
     published_gold_rows,
     refuse_conflict,
-    refuse_small_disk,
     refuse_unknown_dataset,
-    reported_rate,
 )
 from include.change.plan_parameters import AS_OF
 from include.declare.dataset import Dataset, released_dataset
@@ -192,19 +188,6 @@ def _may_lie(file: FileFacts, column: str, since: datetime, until: datetime) -> 
     return low is None or high is None or (low < until and high >= since)
 
 
-def range_refused(dataset: str, requested: str, why: str, remedy: str, code: str = "range-refused") -> Refused:
-    """Return that a range cannot be recomputed, or `range-empty`; `requested` is the range in words."""
-    return Refused(f"{dataset}, {requested}: {why}; nothing was planned", remedy, code=code)
-
-
-def records_missing(dataset: str, spans: Sequence[Span], searched: str, remedy: str) -> Refused:
-    """Return that records of the range are in none of the sources that may be read."""
-    shown = ", ".join(f"partition {s.partition} offsets {s.start} to {s.end - 1}" for s in spans[:5])
-    more = f" and {len(spans) - 5} more ranges" if len(spans) > 5 else ""
-    what = f"{dataset}: {shown}{more} are not in {searched}; nothing was planned"
-    return Refused(what, remedy, code="records-missing", spans=tuple(spans))
-
-
 @dataclass(frozen=True)
 class PublishedView:
     """A dataset's publication, as a planner reads it."""
@@ -214,6 +197,38 @@ class PublishedView:
     declared: Dataset
     history: PublishedHistory
 
+    def refused(self, requested: str, why: str, remedy: str, code: str = "range-refused") -> Refused:
+        """Return that a range cannot be recomputed, or `range-empty`; `requested` is the range in words."""
+        what = f"{self.publication.dataset}, {requested}: {why}; nothing was planned"
+        return Refused(what, remedy, code=code)
+
+    def lacks(self, spans: Sequence[Span], searched: str, remedy: str) -> Refused:
+        """Return that records of the range are in none of the sources that may be read."""
+        shown = ", ".join(f"partition {s.partition} offsets {s.start} to {s.end - 1}" for s in spans[:5])
+        more = f" and {len(spans) - 5} more ranges" if len(spans) > 5 else ""
+        what = f"{self.publication.dataset}: {shown}{more} are not in {searched}; nothing was planned"
+        return Refused(what, remedy, code="records-missing", spans=tuple(spans))
+
+    def plan(self, request: Request[Any], kind: str, slice_: Slice, requested: str) -> Plan:
+        """Return a plan for a slice; `requested` is its range in words. Raises PlanConflict, Refused, Transient."""
+        request.refuse_conflict(slice_)
+        self.refuse_inherited(slice_)
+        predicted, release = _predicted(self, slice_), self.publication.release
+        request.refuse_small_disk(predicted)
+        requested += _reference_text(slice_.reference)
+        return request.plan(kind, release, release, predicted, slice=slice_, requested=requested)
+
+    def refuse_not_ingested(self, spans: Iterable[Span], requested: str) -> None:
+        """Refuse when a span names offsets that are not published yet."""
+        name, ends = self.publication.dataset, self.history.ends
+        for span in spans:
+            if span.partition not in ends:
+                why = f"{name} has no partition {span.partition} (published: {sorted(ends)})"
+                raise self.refused(requested, why, f"headrace ledger show --dataset {name}")
+            if span.end > ends[span.partition]:
+                why = f"partition {span.partition} is published up to offset {ends[span.partition] - 1}"
+                raise self.refused(requested, why, "headrace wait --caught-up, or an earlier end")
+
     def from_bronze(self, spans: Sequence[Span]) -> list[Span]:
         """Return the spans with source BRONZE; refuse them when bronze lacks records of them, or some have expired."""
         self.refuse_expired(spans)
@@ -222,7 +237,7 @@ class PublishedView:
             name = self.publication.dataset
             offsets = json.dumps({str(span.partition): [span.start, span.end] for span in missing})
             remedy = f"headrace replay run --dataset {name} --offsets '{offsets}'   (fills it from Kafka)"
-            raise records_missing(name, missing, f"bronze.{name}", remedy)
+            raise self.lacks(missing, f"bronze.{name}", remedy)
         return [Span(span.partition, span.start, span.end, BRONZE) for span in spans]
 
     @cached_property
@@ -245,7 +260,7 @@ class PublishedView:
     def _refuse_old(self) -> None:
         why = "they have expired, as retention of pipeline.yaml declares"
         remedy = f"plan a range of records that batch {self.complete} or a later one has"
-        raise range_refused(self.publication.dataset, f"batches before {self.complete}", why, remedy)
+        raise self.refused(f"batches before {self.complete}", why, remedy)
 
     def refuse_inherited(self, slice_: Slice) -> None:
         """Refuse records that the release inherited instead of validating them."""
@@ -255,7 +270,7 @@ class PublishedView:
         if parts_within([part for part in self.history.batch_offsets if part.batch < start.batch], slice_.spans):
             why = f"release {self.declared.release} starts at batch {start.batch} and inherited earlier batches"
             remedy = "a later range, or a release from the first batch: headrace release run"
-            raise range_refused(self.publication.dataset, f"batches before {start.batch}", why, remedy)
+            raise self.refused(f"batches before {start.batch}", why, remedy)
 
     def reference(self, requested: str) -> dict[str, int] | None:
         """Return the versions of the reference tables to join with all records; None: those of each batch."""
@@ -263,7 +278,7 @@ class PublishedView:
             return None
         if not self.declared.pipeline.reference:
             why = "it joins no reference tables"
-            raise range_refused(self.publication.dataset, "with today's reference tables", why, f"--reference {AS_OF}")
+            raise self.refused("with today's reference tables", why, f"--reference {AS_OF}")
         return current_versions(self.settings, self.publication.dataset)
 
     def missing(self, spans: Sequence[Span]) -> list[Span]:
@@ -274,7 +289,7 @@ class PublishedView:
             for part in self.history.missing(requested)
             for start, end in self.history.absent(part)
         ]
-        return [part for span in spans for hole in holes if (part := overlap(span, hole)) is not None]
+        return [part for span in spans for hole in holes if (part := span.common(hole)) is not None]
 
 
 def published_view(settings: Settings, dataset: str) -> PublishedView:
@@ -286,16 +301,6 @@ def published_view(settings: Settings, dataset: str) -> PublishedView:
     sets = frozenset(each.partition for each in declared.file_sets)
     history = PublishedHistory(tables[f"bronze.{dataset}"], tables[f"silver.{dataset}"], sets)
     return PublishedView(settings, publication, declared, history)
-
-
-def slice_plan(request: Request[Any], view: PublishedView, kind: str, slice_: Slice, requested: str) -> Plan:
-    """Return a plan for a slice; `requested` is its range in words. Raises PlanConflict, Refused, Transient."""
-    request.refuse_conflict(slice_)
-    view.refuse_inherited(slice_)
-    predicted, release = _predicted(view, slice_), view.publication.release
-    refuse_small_disk(view.settings, request.dataset, predicted)
-    requested += _reference_text(slice_.reference)
-    return request.plan(kind, release, release, predicted, slice=slice_, requested=requested)
 
 
 def _reference_text(versions: Mapping[str, int] | None) -> str:
@@ -311,10 +316,8 @@ def _predicted(view: PublishedView, slice_: Slice) -> Prediction:
     files = [file for file, share in shares if share]
     records, every = round(sum(f.rows * share for f, share in shares)), sum(f.rows for f in view.history.bronze_files)
     gold = published_gold_rows(view.settings, view.publication)
-    rate = reported_rate(view.settings, view.publication.dataset)
-    share = records / every if every else 0.0
-    size = round(sum(file.size * share for file, share in shares))
-    return Prediction(records, size, len(files), round(gold * share), round(records / rate, 1), rate)
+    size, share = round(sum(file.size * share for file, share in shares)), records / every if every else 0.0
+    return cost_of(view.settings, view.publication.dataset, records, size, len(files), round(gold * share))
 
 
 def _share(low: Mapping[str, int], high: Mapping[str, int], spans: SpanIndex) -> float:
@@ -354,24 +357,6 @@ def _lies_in(part: BatchOffsets, spans: Sequence[Span]) -> bool:
     return part.start == part.end or (following > 0 and part.end <= spans[following - 1].end)
 
 
-def refuse_not_ingested(view: PublishedView, spans: Iterable[Span], requested: str) -> None:
-    """Refuse when a span names offsets that are not published yet."""
-    name, ends = view.publication.dataset, view.history.ends
-    for span in spans:
-        if span.partition not in ends:
-            why = f"{name} has no partition {span.partition} (published: {sorted(ends)})"
-            raise range_refused(name, requested, why, f"headrace ledger show --dataset {name}")
-        if span.end > ends[span.partition]:
-            why = f"partition {span.partition} is published up to offset {ends[span.partition] - 1}"
-            raise range_refused(name, requested, why, "headrace wait --caught-up, or an earlier end")
-
-
-def overlap(one: Span, other: Span) -> Span | None:
-    """Return the offsets that both spans contain, with `one`'s source; None when there are none."""
-    start, end = max(one.start, other.start), min(one.end, other.end)
-    return Span(one.partition, start, end, one.source) if one.partition == other.partition and start < end else None
-
-
 def span_of(part: BatchOffsets) -> Span:
     """Return a batch's offsets of one partition as a span of bronze."""
     return Span(part.partition, part.start, part.end, BRONZE)
@@ -403,7 +388,7 @@ class SliceKind(PlanKind[Given]):
         app_id = plan_app_id(plan.dataset, plan.release, plan.id)
         committed = (transaction_version(path, app_id) is not None for path in self.patched_tables(settings, plan))
         if (patch is not None and patch.plan == plan.id) or any(committed):
-            raise already_published(plan)
+            raise self.already_applied(plan)
 
     def patched_tables(self, settings: Settings, plan: Plan) -> Iterable[Path]:
         """Return the tables to which each patch commits: silver, also when none of its rows differs."""
@@ -426,18 +411,18 @@ class SliceKind(PlanKind[Given]):
         """Confirm that the patch is committed and published."""
         plan, name = record.plan, f"silver.{record.plan.dataset}"
         if record.last(Published).changed == 0:
-            return confirmation(record, published, "verified")
+            return Confirmation.of(record, published, "verified")
         app_id = plan_app_id(plan.dataset, plan.release, plan.id)
         transaction, silver = TRANSACTION[record.stage], silver_path(settings, plan.dataset, plan.release)
         if (transaction_version(silver, app_id) or 0) < transaction:
-            raise not_confirmed(record, f"{name} has no commit of it")
+            raise Confirmation.missing(record, f"{name} has no commit of it")
         own = (c.version for c in commits_descending(silver) if (c.app_id, c.app_version) == (app_id, transaction))
         version = next(own)
         shown = published.tables[name].version if published.release == plan.release else version
         if shown < version:
-            raise not_confirmed(record, f"{name} is published at version {shown}, before it ({version})")
+            raise Confirmation.missing(record, f"{name} is published at version {shown}, before it ({version})")
         result = "corrected" if record.stage is Stage.APPLIED else "rolled back"
-        return confirmation(record, published, result, version)
+        return Confirmation.of(record, published, result, version)
 
     def refuse_revert(self, settings: Settings, record: PlanRecord) -> None:
         """Refuse when bronze would lose records, when records have expired, or while a plan of them is open."""

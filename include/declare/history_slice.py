@@ -25,6 +25,11 @@ class Span:
         """Return whether both have an offset in common, whatever their sources."""
         return self.partition == other.partition and self.start < other.end and other.start < self.end
 
+    def common(self, other: Span) -> Span | None:
+        """Return the offsets that both contain, with this one's source; None when there are none."""
+        both = replace(self, start=max(self.start, other.start), end=min(self.end, other.end))
+        return both if self.partition == other.partition and both.start < both.end else None
+
 
 @dataclass(frozen=True)
 class Slice:

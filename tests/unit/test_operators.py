@@ -32,13 +32,13 @@ from plan_samples import SLICE, advanced, plan_at, publication
 from include.change import recompute as replay_plan
 from include.change import slices as slice_plan
 from include.change import stages as plan_stages
-from include.change.kind import Confirmation, PlanConflict, not_confirmed
+from include.change.kind import Confirmation, PlanConflict
 from include.change.plan_parameters import ReplayParameters
 from include.change.quality import PublishedChecks
 from include.change.recompute import BackfillPlan, ReplayPlan
-from include.change.slices import range_refused
+from include.change.slices import PublishedView
 from include.declare.contract_rules import RuleResult
-from include.ground.errors import Terminal, Transient
+from include.ground.errors import Refused, Terminal, Transient
 from include.ground.paths import log_path
 from include.ground.settings import Settings
 from include.plans.comparison import Comparison, Sample, TableComparison
@@ -145,7 +145,7 @@ def test_dry_run_stores_no_plan_and_ignores_open_ones(own_settings: Settings, mo
     monkeypatch.setattr(replay_plan, "published_view", lambda *_: view)
     monkeypatch.setattr(replay_plan, "_split_by_retention", lambda *_: SLICE.spans)
     monkeypatch.setattr(replay_plan, "_requested_spans", lambda *_: SLICE.spans)
-    monkeypatch.setattr(replay_plan, "refuse_not_ingested", lambda *_: None)
+    view.plan = partial(PublishedView.plan, view)
     monkeypatch.setattr(slice_plan, "_predicted", lambda *_: Prediction(1, 2, 3, 4, 5.0, 6.0))
     view.reference.return_value = None
     before = newest_plans(own_settings)
@@ -199,7 +199,7 @@ def test_backfill_waits_for_a_conflicting_plan_and_skips_an_empty_day(monkeypatc
         raise PlanConflict("flights", "replay-flights-1", "built")
 
     def nothing(*args: Any) -> PlanRecord:
-        raise range_refused("flights", "events", "no published event lies there", "-", code="range-empty")
+        raise Refused("no published event lies there", code="range-empty")
 
     monkeypatch.setattr(BackfillPlan, "plan", staticmethod(in_the_way))
     with pytest.raises(TaskDeferred) as deferred:
@@ -218,7 +218,7 @@ def test_partition_key_gives_the_day(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def planning(settings: Settings, dataset: str, parameters: Any, *_: Any) -> PlanRecord:
         ranges.append((parameters.start, parameters.end))
-        raise range_refused(dataset, "events", "no published event lies there", "-", code="range-empty")
+        raise Refused("no published event lies there", code="range-empty")
 
     monkeypatch.setattr(BackfillPlan, "plan", staticmethod(planning))
     monkeypatch.setattr(api, "published_windows", lambda *_: [])
@@ -308,7 +308,7 @@ def test_apply_fails_unless_the_tables_confirm_it(own_settings: Settings, monkey
     record = planned(own_settings, *WAY)
 
     def not_there(settings: Settings, record: PlanRecord) -> dict[str, Any]:
-        raise not_confirmed(record, "silver has no commit of it")
+        raise Confirmation.missing(record, "silver has no commit of it")
 
     monkeypatch.setattr(work, "confirm", not_there)
     with pytest.raises(AirflowFailException, match="silver has no commit of it"):

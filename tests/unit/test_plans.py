@@ -20,7 +20,8 @@ from rich.console import Console
 
 from include.change import release as release_plan
 from include.change import stages as plan_stages
-from include.change.kind import refuse_small_disk
+from include.change.kind import Request
+from include.change.plan_parameters import ReleaseParameters
 from include.change.reinstate import restore_discards
 from include.cli import plan as plan_command
 from include.declare.dataset import Dataset, ReleaseStart, load_dataset, released_dataset, snapshot_dataset
@@ -326,9 +327,10 @@ def test_plan_larger_than_the_free_disk_is_refused(settings: Settings) -> None:
     settings.state.mkdir(parents=True)
     free = shutil.disk_usage(settings.state).free
     fits = replace(plan(settings).predicted, bytes=free // 4)
-    refuse_small_disk(settings, "flights", fits)
+    request = Request(settings, "flights", ReleaseParameters(), "ann", NOON)
+    request.refuse_small_disk(fits)
     with raises(Transient, "disk-too-small", match="GB are free"):
-        refuse_small_disk(settings, "flights", replace(fits, bytes=free))
+        request.refuse_small_disk(replace(fits, bytes=free))
 
 
 def test_release_from_a_batch_has_its_own_id(settings: Settings) -> None:
