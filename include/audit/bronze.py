@@ -209,7 +209,6 @@ class RowGroup:
     offsets: tuple[int, int]
 
     def may_have(self, partition: int) -> bool:
-        """Whether rows of the partition may be in it."""
         return self.partitions[0] <= partition <= self.partitions[1]
 
     def is_inside(self, partition: int, start: int, end: int) -> bool:

@@ -51,7 +51,6 @@ class Finding:
         return self.table.split(".", 1)[0]
 
     def sentence(self) -> str:
-        """Return the finding as one line."""
         where = "" if self.partition is None else f" partition {self.partition} offsets [{self.start}, {self.end})"
         return f"{self.kind.value} in {self.table}{where}: {self.detail}"
 

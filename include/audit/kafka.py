@@ -90,7 +90,6 @@ class _SharedJvm:
 
     @property
     def process(self) -> Popen[bytes]:
-        """The JVM's process."""
         return cast("Popen[bytes]", self._gateway.java_process)
 
     @contextmanager

@@ -62,7 +62,6 @@ class KeptPayloads:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more are kept."""
         return self.size > MOST_PAYLOAD_BYTES
 
     def add(self, rows: pl.DataFrame) -> None:

@@ -27,11 +27,9 @@ class Aggregates:
         return duckdb_expression(expression, self.columns)
 
     def of(self, measure: Measure) -> str:
-        """Return the aggregate of a measure."""
         return FORMULAS[measure.function].value(measure, self)
 
     def named(self, name: str) -> str:
-        """Return the aggregate of one of the table's measures."""
         return self.of(next(each for each in self.measures if each.name == name))
 
 

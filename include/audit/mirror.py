@@ -310,7 +310,6 @@ class _MirrorComparison:
         memory.execute(f"create temp table bounds as select bound::{kind} as bound, number from given_bounds")
 
     def check(self, counted: Counted, findings: int) -> MirrorCheck:
-        """Return the check that gave so many findings."""
         return MirrorCheck(
             self._mirror.gold.table,
             self._mirror.source.full_name,

@@ -159,7 +159,6 @@ class DatabaseTable:
 
     @property
     def hashed(self) -> str:
-        """The SQL of a row's hash."""
         return row_hash([each.source_text for each in self.compared], SOURCE_DIGEST)
 
     def within(self, bounds: Sequence[Any]) -> str:
@@ -302,7 +301,6 @@ class SourceDatabase:
         return self._position("confirmed_flush_lsn")
 
     def is_read(self) -> bool:
-        """Whether a connector reads the slot."""
         found = self._ask("select active from pg_replication_slots where slot_name = %s", (self.slot,))
         return bool(found and found[0][0])
 

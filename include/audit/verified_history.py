@@ -123,7 +123,6 @@ class AuditScope:
         return () if self.verified is None else self.verified.lost
 
     def end(self, partition: int) -> int:
-        """Return the offset up to which a partition is verified."""
         return self.ends.get(str(partition), 0)
 
     def with_gold(self, gold: Mapping[str, VerifiedGold]) -> AuditScope:

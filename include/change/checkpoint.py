@@ -183,7 +183,6 @@ def _hashed(columns: Sequence[str]) -> str:
 
 
 def _distinct(rows: Any, columns: Sequence[str]) -> Frame:
-    """Return the distinct rows."""
     with _database_of(rows, columns) as database:
         return Frame(to_pandas(database.sql("select distinct * from rows").to_arrow_table(), columns))
 

@@ -270,7 +270,6 @@ def _unmatched(name: str, old: Rows | None, new: Rows | None) -> TableComparison
 
 
 def _profiles_of(added: Rows) -> list[ColumnChange]:
-    """Return the profiles of the columns of a new table."""
     with memory_database() as database:
         database.register("_new", added)
         return column_changes(database, {}, column_types(added), ())

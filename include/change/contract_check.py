@@ -93,7 +93,6 @@ class ContractCheck:
 
     @property
     def is_version_enough(self) -> bool:
-        """Whether the version expresses the changes."""
         return not self.version_problem
 
 

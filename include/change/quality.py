@@ -123,7 +123,6 @@ class PublishedChecks:
 
     @property
     def blocks(self) -> bool:
-        """Whether a rule that blocks publications failed."""
         return any(check.blocks for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
@@ -197,7 +196,6 @@ class QualityReport:
 
     @property
     def records(self) -> int:
-        """Number of validated records."""
         return sum(run.rows_in for run in self.runs)
 
     def to_json(self) -> dict[str, Any]:

@@ -138,7 +138,6 @@ class PlannedMembers:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the members."""
         return tuple(member.dataset for member in self.plans)
 
 

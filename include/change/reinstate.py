@@ -189,5 +189,4 @@ class ReinstatePlan(SliceKind[ReinstateParameters]):
         return selected_records(request.settings, request.dataset, selection, statuses)
 
     def undo_decisions(self, settings: Settings, plan: Plan, by: str) -> None:
-        """Discard again what the plan has reinstated."""
         restore_discards(settings, plan, by, datetime.now(UTC))

@@ -224,7 +224,6 @@ def _nothing_to_release(dataset: str, release: str) -> Refused:
 
 
 def _start_refused(dataset: str, why: str, remedy: str = "") -> Refused:
-    """Return that a release cannot start at a batch or time."""
     remedy = remedy or f"headrace ledger show --dataset {dataset}"
     return Refused(f"{dataset}: {why}; nothing was planned", remedy, code="start-point-refused")
 

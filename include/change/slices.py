@@ -86,12 +86,10 @@ class PublishedHistory:
 
     @cached_property
     def bronze_files(self) -> list[FileFacts]:
-        """Bronze's files."""
         return list(files_of(self.bronze))
 
     @cached_property
     def silver_files(self) -> list[FileFacts]:
-        """Silver's files."""
         return list(files_of(self.silver))
 
     @cached_property

@@ -70,14 +70,14 @@ def metrics(
 ) -> None:
     """Serve metrics of streams, tables, plans, processes for Prometheus; `up` does so with HEADRACE_METRICS=on."""
 
-    from include.observe.metrics import OneAtATime, serve
+    from include.observe.metrics import HeadraceCollector, serve
 
     settings = load_settings()
     if once:
         from prometheus_client import CollectorRegistry, generate_latest
 
         registry = CollectorRegistry()
-        registry.register(OneAtATime(settings))
+        registry.register(HeadraceCollector(settings))
         typer.echo(generate_latest(registry).decode(), nl=False)
         return
     refuse_unusable_host(host, "metrics endpoint")

@@ -203,7 +203,7 @@ FIGURES = (
 
 @dataclass(eq=False)
 class HeadraceCollector(Collector):
-    """Collects the figures of one state folder at each scrape."""
+    """Collects the figures of one state folder at each scrape, one scrape at a time."""
 
     settings: Settings
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -212,16 +212,18 @@ class HeadraceCollector(Collector):
 
     def __post_init__(self) -> None:
         self.ledger = open_reader(self.settings)
-        self.moving = MovingFigures(self.ledger)
+        self.moving, self.lock = MovingFigures(self.ledger), threading.Lock()
 
     def describe(self) -> list[Metric]:
         """Return nothing: registering the collector must not collect."""
         return []
 
-    def collect(self) -> Iterator[Metric]:
-        scrape = _Scrape(self.settings, self.moving, self.clock())
-        yield from scrape.families()
-        self.notes = scrape.notes
+    def collect(self) -> list[Metric]:
+        with self.lock:
+            scrape = _Scrape(self.settings, self.moving, self.clock())
+            families = scrape.families()
+            self.notes = scrape.notes
+        return families
 
 
 class _Scrape:
@@ -311,18 +313,6 @@ class _Scrape:
             self._add("plans", count, dataset=dataset, stage=stage)
 
 
-class OneAtATime(HeadraceCollector):
-    """A collector for a server of several threads: the figures that it keeps belong to one observation."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.lock = threading.Lock()
-
-    def collect(self) -> list[Metric]:  # type: ignore[override]
-        with self.lock:
-            return list(super().collect())
-
-
 def metrics_application(registry: CollectorRegistry) -> Any:
     """Return the application that answers each request with all figures.
 
@@ -351,7 +341,7 @@ def serve(settings: Settings, host: str, port: int) -> None:
         # The server stops at it, then sends it to this process once more.
         signal.signal(number, lambda *_: None)
     registry = CollectorRegistry()
-    registry.register(OneAtATime(settings))
+    registry.register(HeadraceCollector(settings))
     serve_application(metrics_application(registry), host, port)
 
 

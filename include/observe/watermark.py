@@ -88,7 +88,6 @@ class WatermarkStatus:
 
     @property
     def holder(self) -> PartitionTime | None:
-        """The partition that decides the watermark."""
         return next((each for each in self.partitions if each.holds), None)
 
     @property

@@ -61,7 +61,6 @@ class Effect:
 
     @property
     def sentence(self) -> str:
-        """The effect in a line."""
         if not self.faults:
             return f"{self.reader}: {NOT_AFFECTED}"
         state = "" if self.is_running or self.reader.startswith("analysis.") else " (it is stopped)"

@@ -405,7 +405,6 @@ def _entry(found: PlanRecord | UnreadablePlan | None, plan: str) -> index.Entry:
 
 
 def _readable(settings: Settings, plans: Iterable[str]) -> Iterator[PlanRecord]:
-    """Yield those of the plans that can be read."""
     found = (_load(settings, plan) for plan in plans)
     return (record for record in found if isinstance(record, PlanRecord))
 

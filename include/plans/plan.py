@@ -70,7 +70,6 @@ class ReleaseBuilt(Built):
     analysed: Mapping[str, Analysed] = Field(default_factory=dict)
 
     def of(self, dataset: str) -> ReleaseBuilt:
-        """Return the build of one of the plan's datasets."""
         return self if self.built.dataset == dataset else self.members[dataset]
 
     @property
@@ -302,7 +301,6 @@ class Plan:
 
     @property
     def about(self) -> str:
-        """The plan in one line."""
         together = "".join(f", with {m.dataset} {m.base} → {m.release}" for m in self.members)
         return f"{self._own_change}{together}"
 
@@ -330,7 +328,6 @@ class Event:
 
     @property
     def stage(self) -> Stage:
-        """The stage that the plan reached."""
         return self.result.stage
 
 
@@ -343,7 +340,6 @@ class PlanRecord:
 
     @property
     def stage(self) -> Stage:
-        """The plan's current stage."""
         return self.events[-1].stage if self.events else Stage.PLANNED
 
     @property
@@ -352,7 +348,6 @@ class PlanRecord:
         return tuple(replace(self, plan=part) for part in self.plan.parts)
 
     def of(self, dataset: str) -> PlanRecord:
-        """Return the part of the record that is about one of the plan's datasets."""
         return next(part for part in self.parts if part.plan.dataset == dataset)
 
     @property
