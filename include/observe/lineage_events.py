@@ -80,63 +80,8 @@ class TableFacts:
 NOTHING_KNOWN = TableFacts()
 
 
-def _input_dataset(naming: EventNaming, name: str, facts: TableFacts) -> InputDataset:
-    found: Facets = {} if facts.rows is None else {"inputStatistics": InputStatistics(rowCount=facts.rows)}
-    if facts.assertions:
-        found["dataQualityAssertions"] = Assertions(list(facts.assertions))
-    return InputDataset(*naming.dataset(name), facets=_facets(naming, name, facts), inputFacets=found)
-
-
-def _output_dataset(naming: EventNaming, name: str, facts: TableFacts, columns: TableColumns | None) -> OutputDataset:
-    found: Facets = {} if facts.rows is None else {"outputStatistics": OutputStatistics(rowCount=facts.rows)}
-    facets = _facets(naming, name, facts)
-    if columns is not None and columns.columns:
-        facets["columnLineage"] = _column_lineage(naming, columns)
-    return OutputDataset(*naming.dataset(name), facets=facets, outputFacets=found)
-
-
-def _column_lineage(
-    naming: EventNaming, columns: TableColumns
-) -> facet_v2.column_lineage_dataset.ColumnLineageDatasetFacet:
-    fields = {
-        name: facet_v2.column_lineage_dataset.Fields(inputFields=_input_fields(naming, origins))
-        for name, origins in columns.columns.items()
-        if origins
-    }
-    rows = _input_fields(naming, columns.rows)
-    return facet_v2.column_lineage_dataset.ColumnLineageDatasetFacet(fields=fields, dataset=rows)
-
-
-def _input_fields(naming: EventNaming, origins: Origins) -> list[facet_v2.column_lineage_dataset.InputField]:
-    uses: dict[tuple[str, str], list[Use]] = {}
-    for each in origins:
-        uses.setdefault((each.table, each.column), []).append(each.use)
-    return [
-        facet_v2.column_lineage_dataset.InputField(*naming.dataset(table), column, list(map(_transformation, found)))
-        for (table, column), found in uses.items()
-    ]
-
-
 def _transformation(use: Use) -> facet_v2.column_lineage_dataset.Transformation:
     return facet_v2.column_lineage_dataset.Transformation("DIRECT" if use in DIRECT else "INDIRECT", use.upper())
-
-
-def _facets(naming: EventNaming, name: str, facts: TableFacts) -> Facets:
-    namespace, _ = naming.dataset(name)
-    uri = facts.path.as_uri() if facts.path else namespace
-    facets: Facets = {"dataSource": facet_v2.datasource_dataset.DatasourceDatasetFacet(name=namespace, uri=uri)}
-    if not name.startswith(TOPIC):
-        facets["storage"] = facet_v2.storage_dataset.StorageDatasetFacet(storageLayer="delta", fileFormat="parquet")
-    if facts.path is not None:
-        place = LocalFileSystem(str(facts.path))
-        link = facet_v2.symlinks_dataset.Identifier(place.get_namespace(), place.get_name(), "LOCATION")
-        facets["symlinks"] = facet_v2.symlinks_dataset.SymlinksDatasetFacet([link])
-    if facts.version is not None:
-        facets["version"] = facet_v2.dataset_version_dataset.DatasetVersionDatasetFacet(str(facts.version))
-    if facts.schema:
-        fields = [Field(each.name, each.type, each.description, n) for n, each in enumerate(facts.schema, 1)]
-        facets["schema"] = facet_v2.schema_dataset.SchemaDatasetFacet(fields)
-    return facets
 
 
 STREAMING, BATCH = "STREAMING", "BATCH"
@@ -158,6 +103,16 @@ class DeclaredJob:
     processing: str = STREAMING
     sql: str = ""
     dialect: str = SPARK
+
+    def facets(self) -> Facets:
+        kind = facet_v2.job_type_job.JobTypeJobFacet(self.processing, "HEADRACE", self.kind)
+        facets: Facets = {
+            "jobType": kind,
+            "documentation": facet_v2.documentation_job.DocumentationJobFacet(self.about),
+        }
+        if self.sql:
+            facets["sql"] = facet_v2.sql_job.SQLJobFacet(self.sql, self.dialect)
+        return facets
 
 
 def stream_job(dataset: str) -> DeclaredJob:
@@ -255,6 +210,86 @@ class EventNaming:
         """Return the id of a run that `parts` identify: the same for an event that is sent again."""
         return str(generate_static_uuid(instant, "/".join(map(str, (self.jobs, self.tables, *parts))).encode()))
 
+    def run_event(self, job: DeclaredJob, facts: RunFacts, state: RunState, at: datetime, error: str = "") -> RunEvent:
+        """Return an event of a run at a time. START has no versions and counts: the run has not read or written yet."""
+        run, parts = Run(facts.run_id, facts.facets(error)), self._parts(job, facts.tables, state)
+        return RunEvent(eventType=state, eventTime=_event_time(at), run=run, producer=PRODUCER, **parts)
+
+    def job_event(self, job: DeclaredJob, tables: Mapping[str, TableFacts], at: datetime) -> JobEvent:
+        return JobEvent(eventTime=_event_time(at), producer=PRODUCER, **self._parts(job, tables))
+
+    def whole_run(self, job: DeclaredJob, facts: RunFacts, began: datetime, ended: datetime) -> list[RunEvent]:
+        """Return the two events of a run that has completed."""
+        return [
+            self.run_event(job, facts, RunState.START, began),
+            self.run_event(job, facts, RunState.COMPLETE, ended),
+        ]
+
+    def parent_run(self, job: str, run_id: str) -> ParentRun:
+        """Return that a run belongs to a run of another job."""
+        return ParentRun(facet_v2.parent_run.Run(run_id), facet_v2.parent_run.Job(self.jobs, job))
+
+    def _parts(
+        self, job: DeclaredJob, tables: Mapping[str, TableFacts], state: RunState | None = None
+    ) -> dict[str, Any]:
+        known = {} if state is RunState.START else tables
+        return {
+            "job": Job(self.jobs, job.name, job.facets()),
+            "inputs": [self._input_dataset(name, known.get(name, NOTHING_KNOWN)) for name in job.inputs],
+            "outputs": [
+                self._output_dataset(name, known.get(name, NOTHING_KNOWN), None if state is RunState.START else columns)
+                for name, columns in job.outputs.items()
+            ],
+        }
+
+    def _input_dataset(self, name: str, facts: TableFacts) -> InputDataset:
+        found: Facets = {} if facts.rows is None else {"inputStatistics": InputStatistics(rowCount=facts.rows)}
+        if facts.assertions:
+            found["dataQualityAssertions"] = Assertions(list(facts.assertions))
+        return InputDataset(*self.dataset(name), facets=self._facets(name, facts), inputFacets=found)
+
+    def _output_dataset(self, name: str, facts: TableFacts, columns: TableColumns | None) -> OutputDataset:
+        found: Facets = {} if facts.rows is None else {"outputStatistics": OutputStatistics(rowCount=facts.rows)}
+        facets = self._facets(name, facts)
+        if columns is not None and columns.columns:
+            facets["columnLineage"] = self._column_lineage(columns)
+        return OutputDataset(*self.dataset(name), facets=facets, outputFacets=found)
+
+    def _column_lineage(self, columns: TableColumns) -> facet_v2.column_lineage_dataset.ColumnLineageDatasetFacet:
+        fields = {
+            name: facet_v2.column_lineage_dataset.Fields(inputFields=self._input_fields(origins))
+            for name, origins in columns.columns.items()
+            if origins
+        }
+        rows = self._input_fields(columns.rows)
+        return facet_v2.column_lineage_dataset.ColumnLineageDatasetFacet(fields=fields, dataset=rows)
+
+    def _input_fields(self, origins: Origins) -> list[facet_v2.column_lineage_dataset.InputField]:
+        uses: dict[tuple[str, str], list[Use]] = {}
+        for each in origins:
+            uses.setdefault((each.table, each.column), []).append(each.use)
+        return [
+            facet_v2.column_lineage_dataset.InputField(*self.dataset(table), column, list(map(_transformation, found)))
+            for (table, column), found in uses.items()
+        ]
+
+    def _facets(self, name: str, facts: TableFacts) -> Facets:
+        namespace, _ = self.dataset(name)
+        uri = facts.path.as_uri() if facts.path else namespace
+        facets: Facets = {"dataSource": facet_v2.datasource_dataset.DatasourceDatasetFacet(name=namespace, uri=uri)}
+        if not name.startswith(TOPIC):
+            facets["storage"] = facet_v2.storage_dataset.StorageDatasetFacet(storageLayer="delta", fileFormat="parquet")
+        if facts.path is not None:
+            place = LocalFileSystem(str(facts.path))
+            link = facet_v2.symlinks_dataset.Identifier(place.get_namespace(), place.get_name(), "LOCATION")
+            facets["symlinks"] = facet_v2.symlinks_dataset.SymlinksDatasetFacet([link])
+        if facts.version is not None:
+            facets["version"] = facet_v2.dataset_version_dataset.DatasetVersionDatasetFacet(str(facts.version))
+        if facts.schema:
+            fields = [Field(each.name, each.type, each.description, n) for n, each in enumerate(facts.schema, 1)]
+            facets["schema"] = facet_v2.schema_dataset.SchemaDatasetFacet(fields)
+        return facets
+
 
 def event_naming(settings: Settings, kafka: str) -> EventNaming:
     """Return the names that events of a state folder use; `kafka`: the addresses of its brokers."""
@@ -266,11 +301,6 @@ PRODUCER = f"urn:headrace:{version('headrace')}"
 set_producer(PRODUCER)
 
 
-def parent_run(naming: EventNaming, job: str, run_id: str) -> ParentRun:
-    """Return that a run belongs to a run of another job."""
-    return ParentRun(facet_v2.parent_run.Run(run_id), facet_v2.parent_run.Job(naming.jobs, job))
-
-
 @dataclass(frozen=True)
 class RunFacts:
     """A run of a job: its id, what is known of its datasets, what it belongs to, the range of event time it covers."""
@@ -280,60 +310,19 @@ class RunFacts:
     parent: ParentRun | None = None
     nominal: tuple[datetime, datetime] | None = None
 
-
-def run_event(
-    naming: EventNaming, job: DeclaredJob, facts: RunFacts, state: RunState, at: datetime, error: str = ""
-) -> RunEvent:
-    """Return an event of a run at a time. START has no versions and counts: the run has not read or written yet."""
-    run, parts = Run(facts.run_id, _run_facets(facts, error)), _parts(naming, job, facts.tables, state)
-    return RunEvent(eventType=state, eventTime=_event_time(at), run=run, producer=PRODUCER, **parts)
-
-
-def whole_run(
-    naming: EventNaming, job: DeclaredJob, facts: RunFacts, began: datetime, ended: datetime
-) -> list[RunEvent]:
-    """Return the two events of a run that has completed."""
-    return [
-        run_event(naming, job, facts, RunState.START, began),
-        run_event(naming, job, facts, RunState.COMPLETE, ended),
-    ]
-
-
-def _parts(
-    naming: EventNaming, job: DeclaredJob, tables: Mapping[str, TableFacts], state: RunState | None = None
-) -> dict[str, Any]:
-    known = {} if state is RunState.START else tables
-    return {
-        "job": Job(naming.jobs, job.name, _job_facets(job)),
-        "inputs": [_input_dataset(naming, name, known.get(name, NOTHING_KNOWN)) for name in job.inputs],
-        "outputs": [
-            _output_dataset(naming, name, known.get(name, NOTHING_KNOWN), None if state is RunState.START else columns)
-            for name, columns in job.outputs.items()
-        ],
-    }
+    def facets(self, error: str) -> Facets:
+        facets: Facets = {}
+        if self.parent is not None:
+            facets["parent"] = self.parent
+        if self.nominal is not None:
+            facets["nominalTime"] = facet_v2.nominal_time_run.NominalTimeRunFacet(*map(_event_time, self.nominal))
+        if error:
+            facets["errorMessage"] = facet_v2.error_message_run.ErrorMessageRunFacet(error, "python")
+        return facets
 
 
 def _event_time(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _job_facets(job: DeclaredJob) -> dict[str, Any]:
-    kind = facet_v2.job_type_job.JobTypeJobFacet(job.processing, "HEADRACE", job.kind)
-    facets: Facets = {"jobType": kind, "documentation": facet_v2.documentation_job.DocumentationJobFacet(job.about)}
-    if job.sql:
-        facets["sql"] = facet_v2.sql_job.SQLJobFacet(job.sql, job.dialect)
-    return facets
-
-
-def _run_facets(facts: RunFacts, error: str) -> Facets:
-    facets: Facets = {}
-    if facts.parent is not None:
-        facets["parent"] = facts.parent
-    if facts.nominal is not None:
-        facets["nominalTime"] = facet_v2.nominal_time_run.NominalTimeRunFacet(*map(_event_time, facts.nominal))
-    if error:
-        facets["errorMessage"] = facet_v2.error_message_run.ErrorMessageRunFacet(error, "python")
-    return facets
 
 
 MOST_RELEASES = 100
@@ -436,7 +425,7 @@ def declared_events(settings: Settings, naming: EventNaming, at: datetime) -> It
             name: known.facts(published[name]) if name in published else _declared(known, name)
             for name in (*job.inputs, *job.outputs)
         }
-        yield JobEvent(eventTime=_event_time(at), producer=PRODUCER, **_parts(naming, job, tables))
+        yield naming.job_event(job, tables, at)
 
 
 def _declared_jobs(known: KnownTables) -> Iterator[DeclaredJob]:

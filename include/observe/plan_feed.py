@@ -17,18 +17,7 @@ from include.declare.dataset import ReleaseUnknown
 from include.declare.derived_dataset import REFERENCE
 from include.declare.history_slice import KAFKA
 from include.ground.paths import table_path
-from include.observe.lineage_events import (
-    BATCH,
-    DeclaredJob,
-    Event,
-    KnownTables,
-    ParentRun,
-    RunFacts,
-    TableFacts,
-    parent_run,
-    run_event,
-    whole_run,
-)
+from include.observe.lineage_events import BATCH, DeclaredJob, Event, KnownTables, ParentRun, RunFacts, TableFacts
 from include.observe.run_feeds import Cursors, EventCursor, Outgoing, separately
 from include.plans.index import IndexPosition
 from include.plans.journal import is_written, last_failure, load_plan, open_plans, plans_entered_since
@@ -112,7 +101,7 @@ def _plan_events(known: KnownTables, key: str, cursor: EventCursor) -> Iterator[
 
 
 def _failed(known: KnownTables, plan: Plan, at: datetime, failure: str) -> Event:
-    return run_event(known.naming, _job(known, plan), _facts(known, plan, {}), RunState.FAIL, at, failure)
+    return known.naming.run_event(_job(known, plan), _facts(known, plan, {}), RunState.FAIL, at, failure)
 
 
 def _failed_at(failure: str) -> datetime:
@@ -124,19 +113,19 @@ def _stage_events(known: KnownTables, record: PlanRecord, stage: int) -> Sequenc
     naming, plan = known.naming, record.plan
     job, facts = _job(known, plan), _facts(known, plan, {})
     if stage == 0:
-        return [run_event(naming, job, facts, RunState.START, plan.planned_at)]
+        return [naming.run_event(job, facts, RunState.START, plan.planned_at)]
     event = record.events[stage - 1]
     if event.stage in STATES:
-        return [run_event(naming, job, facts, STATES[event.stage], event.at)]
+        return [naming.run_event(job, facts, STATES[event.stage], event.at)]
     if event.stage is Stage.RETIRED:
         return []
     tables = _tables(known, record, PatchDirection.APPLY if event.stage is Stage.APPLIED else PatchDirection.REVERT)
     if event.stage is Stage.APPLIED and all(each.stage is not Stage.APPLIED for each in record.events[: stage - 1]):
-        return [run_event(naming, job, _facts(known, plan, tables), RunState.COMPLETE, event.at)]
+        return [naming.run_event(job, _facts(known, plan, tables), RunState.COMPLETE, event.at)]
     own = replace(_facts(known, plan, tables), run_id=naming.run_id(event.at, "plan", *_named(plan), stage))
     if event.stage is Stage.ROLLED_BACK:
         job = replace(job, name=f"{plan.dataset}.rollback", about=f"Publishes {plan.dataset} as it was before a plan.")
-    return list(whole_run(naming, job, own, event.at, event.at))
+    return list(naming.whole_run(job, own, event.at, event.at))
 
 
 def _jobs(known: KnownTables, plan: Plan) -> tuple[DeclaredJob, ...]:
@@ -172,7 +161,7 @@ def _airflow_run(known: KnownTables, plan: Plan) -> ParentRun | None:
     """Return the run of Airflow that a plan belongs to, `dag/run`."""
     dag, _, run = plan.origin.partition("/")
     run_id = known.naming.run_id(plan.planned_at, "airflow", dag, run)
-    return parent_run(known.naming, dag, run_id) if run else None
+    return known.naming.parent_run(dag, run_id) if run else None
 
 
 def _tables(known: KnownTables, record: PlanRecord, direction: PatchDirection) -> dict[str, TableFacts]:

@@ -38,10 +38,7 @@ from include.observe.lineage_events import (
     RunFacts,
     TableFacts,
     analysis_job,
-    parent_run,
-    run_event,
     stream_job,
-    whole_run,
 )
 from include.observe.processes import observe_stream
 from include.observe.stream_history import MOST_KEPT, StoredValidation, stored_validations
@@ -134,7 +131,7 @@ def process_events(known: KnownTables, cursors: Cursors) -> Iterator[Outgoing]:
             yield _ended(known, dataset, before.run, bool(current))
         if run is not None and current and before.run != current:
             started = datetime.fromtimestamp(run.started, UTC)
-            start = run_event(known.naming, stream_job(dataset), RunFacts(current), RunState.START, started)
+            start = known.naming.run_event(stream_job(dataset), RunFacts(current), RunState.START, started)
             yield Outgoing(key, [start], EventCursor(run=current, at=started))
 
 
@@ -145,7 +142,7 @@ def _process_key(dataset: str) -> str:
 def parent_of(known: KnownTables, cursors: Cursors, dataset: str) -> ParentRun | None:
     """Return the run of the stream's driver, None when none is known to run."""
     cursor = cursors.get(_process_key(dataset))
-    return parent_run(known.naming, dataset, cursor.run) if cursor is not None and cursor.run else None
+    return known.naming.parent_run(dataset, cursor.run) if cursor is not None and cursor.run else None
 
 
 def _run_id(known: KnownTables, dataset: str, run: RunFile) -> str:
@@ -157,7 +154,7 @@ def _ended(known: KnownTables, dataset: str, run_id: str, runs_again: bool) -> O
     status = observe_stream(known.settings, dataset)
     error = _error(status, runs_again)
     state = RunState.FAIL if error else RunState.COMPLETE
-    event = run_event(known.naming, stream_job(dataset), RunFacts(run_id), state, datetime.now(UTC), error)
+    event = known.naming.run_event(stream_job(dataset), RunFacts(run_id), state, datetime.now(UTC), error)
     return Outgoing(_process_key(dataset), [event], None)
 
 
@@ -252,10 +249,10 @@ def _span_events(known: KnownTables, span: StreamSpan, parent: ParentRun | None)
     for job in known.jobs(span.dataset, span.release):
         run_id = naming.run_id(span.ended, job.name, span.release, span.bounds)
         facts = RunFacts(run_id, _stream_tables(known, job, span), parent)
-        events += whole_run(naming, job, facts, span.began, span.ended)
+        events += naming.whole_run(job, facts, span.began, span.ended)
     if parent is not None:
         running = RunFacts(parent.run.runId)
-        events.append(run_event(naming, stream_job(span.dataset), running, RunState.RUNNING, span.ended))
+        events.append(naming.run_event(stream_job(span.dataset), running, RunState.RUNNING, span.ended))
     return events
 
 
@@ -374,7 +371,7 @@ def _derived_events(
             versions = f"{runs[0].version}-{runs[-1].version}"
             run_id = known.naming.run_id(ended, job.name, table.release, versions)
             facts = RunFacts(run_id, _derived_tables(known, publication, job, table, runs), parent)
-            yield from whole_run(known.naming, job, facts, began, ended)
+            yield from known.naming.whole_run(job, facts, began, ended)
 
 
 def _derived_tables(
@@ -420,7 +417,7 @@ def _analysis_events(known: KnownTables, table: PublishedTable, commit: Commit) 
     }
     job, ended = _job(known, table, list(sources)), _utc(commit.timestamp_ms)
     facts = RunFacts(known.naming.run_id(ended, job.name, commit.app_version), _analysis_tables(known, table, sources))
-    return whole_run(known.naming, job, facts, ended, ended)
+    return known.naming.whole_run(job, facts, ended, ended)
 
 
 def _metadata(commit: Commit) -> dict[str, Any]:
@@ -470,7 +467,7 @@ def _quality_events(known: KnownTables, dataset: str, validation: StoredValidati
     at = validation.checked_at
     tables = {table: TableFacts(assertions=_quality_assertions(checks)) for table, checks in by_table.items()}
     facts = RunFacts(known.naming.run_id(at, job.name, validation.release, validation.batch), tables)
-    return whole_run(known.naming, job, facts, at, at)
+    return known.naming.whole_run(job, facts, at, at)
 
 
 def _quality_assertions(checks: Sequence[RuleResult]) -> list[Assertion]:

@@ -13,8 +13,8 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -302,23 +302,14 @@ def held_leases(settings: Settings) -> list[LeaseRow]:
     """Return the leases that are held now; none without HEADRACE_LEASE_URL. Raises LeaseServerUnavailable."""
     if not settings.lease_url:
         return []
-    with _opened(settings) as table:
+    with closing(_table(settings)) as table:
         return table.rows()
 
 
 def revoke_streams_elsewhere(settings: Settings) -> None:
     """Let the leases of drivers on other hosts expire, because their runner no longer supervises."""
-    with _opened(settings) as table:
+    with closing(_table(settings)) as table:
         table.revoke(LeaseRole.STREAM, this_place())
-
-
-@contextmanager
-def _opened(settings: Settings) -> Iterator[LeaseTable]:
-    table = _table(settings)
-    try:
-        yield table
-    finally:
-        table.close()
 
 
 def _table(settings: Settings) -> LeaseTable:
