@@ -89,8 +89,7 @@ class BackfillPlan(SliceKind[BackfillParameters]):
         batches = view.history.batches_with_events(view.declared.pipeline.time_columns, since, until)
         parts = [part for part in view.history.batch_offsets if part.batch in batches]
         if not parts:
-            why = "no event is published there"
-            raise view.refused(requested, why, "headrace tables", code="range-empty")
+            raise view.empty(requested, "no event is published there", "headrace tables")
         spans = view.from_bronze(joined_spans(map(span_of, parts)))
         slice_ = Slice(spans, since, until, view.reference(request.parameters.reference))
         return view.plan(request, BACKFILL, slice_, requested)
@@ -246,7 +245,7 @@ class ReplayPlan(SliceKind[ReplayParameters]):
         spans = _requested_spans(view, parameters)
         if not spans:
             remedy = f"headrace ledger show --dataset {dataset}"
-            raise view.refused(requested, "no record is published there", remedy, code="range-empty")
+            raise view.empty(requested, "no record is published there", remedy)
         view.refuse_not_ingested(spans, requested)
         parts = view.from_bronze(spans) if source == BRONZE else _split_by_retention(view, spans, source)
         return view.plan(request, REPLAY, Slice(parts, reference=view.reference(parameters.reference)), requested)

@@ -195,10 +195,15 @@ class PublishedView:
     declared: Dataset
     history: PublishedHistory
 
-    def refused(self, requested: str, why: str, remedy: str, code: str = "range-refused") -> Refused:
-        """Return that a range cannot be recomputed, or `range-empty`; `requested` is the range in words."""
+    def refused(self, requested: str, why: str, remedy: str) -> Refused:
+        """Return that a range cannot be recomputed; `requested` is the range in words."""
         what = f"{self.publication.dataset}, {requested}: {why}; nothing was planned"
-        return Refused(what, remedy, code=code)
+        return Refused(what, remedy, code="range-refused")
+
+    def empty(self, requested: str, why: str, remedy: str) -> Refused:
+        """Return that nothing is published in a range that is valid."""
+        what = f"{self.publication.dataset}, {requested}: {why}; nothing was planned"
+        return Refused(what, remedy, code="range-empty")
 
     def lacks(self, spans: Sequence[Span], searched: str, remedy: str) -> Refused:
         """Return that records of the range are in none of the sources that may be read."""

@@ -279,7 +279,7 @@ def _by_batch(
     connection: Connection, table: Table, owner: tuple[str, str], bounds: Sequence[int]
 ) -> dict[int, list[Any]]:
     """Return the rows of a release by their last batch, which lies within the bounds."""
-    within = _of(table, *owner) & table.c.last_batch.between(*bounds)
+    within = _of(table, *owner) & table.c.last_batch.between(bounds[0], bounds[1])
     by_batch: dict[int, list[Any]] = defaultdict(list)
     for row in connection.execute(select(table).where(within).order_by(*table.primary_key)):
         by_batch[row.last_batch].append(row)
