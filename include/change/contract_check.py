@@ -164,8 +164,9 @@ def refuse_invalid_folder(settings: Settings, declared: Dataset, published: Cont
     """Refuse a folder whose contract breaks its standard, a registered schema, or needs another version."""
     problems = [*_version(declared, published), *_standard(declared), *registry_check(settings, declared)[0]]
     if problems:
-        what, name = f"{declared.name}: not valid: {'; '.join(problems)}; nothing was planned", declared.name
-        raise Terminal(what, f"headrace contract check --dataset {name}", code="folder-not-valid", problems=problems)
+        what = f"{declared.name}: not valid: {'; '.join(problems)}; nothing was planned"
+        remedy = f"headrace contract check --dataset {declared.name}"
+        raise Terminal(what, remedy, code="folder-not-valid", problems=problems)
 
 
 def _standard(declared: Dataset) -> list[str]:

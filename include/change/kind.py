@@ -48,9 +48,14 @@ class Request(Generic[Given]):
         state = self.settings.state
         free, needed = shutil.disk_usage(state).free, BYTES_PER_BYTE * predicted.bytes
         if free < needed:
-            what = f"{self.dataset}: {needed / 1e9:.1f} GB may be needed in {state}, {free / 1e9:.1f} GB are free"
-            remedy = "make room, or plan a smaller range"
-            raise Transient(f"{what}; nothing was planned", remedy, code="disk-too-small", needed=needed, free=free)
+            raise Transient(
+                f"{self.dataset}: {needed / 1e9:.1f} GB may be needed in {state}, {free / 1e9:.1f} GB are free; "
+                "nothing was planned",
+                "make room, or plan a smaller range",
+                code="disk-too-small",
+                needed=needed,
+                free=free,
+            )
 
     def plan(
         self,
