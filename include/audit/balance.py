@@ -20,8 +20,8 @@ from include.audit.files import READ_ERRORS, FileCheck, file_check, unreadable_f
 from include.audit.findings import Finding, FindingKind, merge_findings
 from include.audit.gold import GoldCheck, UncheckedTable, gold_check
 from include.audit.kafka import Topic
-from include.audit.kafka_comparison import KafkaCounts, is_compared, kafka_findings, payload_view
-from include.audit.loaded_files import FileSetCheck, LoadedFiles
+from include.audit.kafka_comparison import AuditInput, KafkaCounts, is_compared, kafka_findings, payload_view
+from include.audit.loaded_files import FileSetCheck
 from include.audit.mirror import MirrorCheck, MirrorResult
 from include.audit.silver import (
     ALL_SILVER,
@@ -39,7 +39,6 @@ from include.declare.column_lineage import unchanged_fields
 from include.declare.dataset import Dataset
 from include.declare.envelopes import columns_read, text_of_row
 from include.declare.gold import EVERY_RUN, Gold
-from include.declare.writer_schemas import WriterSchemas
 from include.ground.record_coordinates import FIRST_FILE_SET
 from include.read.memory_database import memory_database, view_table
 from include.read.publication import Publication, PublishedTable
@@ -194,25 +193,6 @@ def unpublished_audit(dataset: str, topic: Topic | None) -> DatasetAudit:
     return DatasetAudit(dataset, None, None, tuple(balances))
 
 
-@dataclass(frozen=True)
-class AuditInput:
-    """What is audited: the tables of one publication against `topic`, which is Kafka's side.
-
-    `fixes` are corrected payloads of rejected records by partition and offset, `schemas` the writers'.
-    """
-
-    dataset: Dataset
-    publication: Publication
-    tables: PinnedTables
-    topic: Topic
-    fixes: Mapping[tuple[int, int], bytes] = field(default_factory=dict)
-    schemas: WriterSchemas = field(default_factory=dict)
-    files: LoadedFiles = field(kw_only=True)
-
-    def table(self, layer: str) -> str:
-        return f"{layer}.{self.dataset.name}"
-
-
 def dataset_audit(
     given: AuditInput, progress: Progress = lambda _: None, scope: AuditScope = EVERYTHING
 ) -> DatasetAudit:
@@ -261,11 +241,7 @@ def _check_records(
     contract.payload.define_texts(database, given.schemas, columns_read(contract), text_of_row(contract))
     define_exact_number(database)
     progress(f"{name}: bronze against Kafka and its commits")
-    audited.check(
-        bronze,
-        [bronze],
-        lambda: kafka_findings(database, publication, given.tables, given.topic, counted, scope, given.files),
-    )
+    audited.check(bronze, [bronze], lambda: kafka_findings(database, given, counted, scope))
     progress(f"{name}: silver and rejected against bronze")
     first, kept = counted.aged.complete, counted.aged.of("silver")
     columns = {column.name: column for column in dataset.contract.columns}

@@ -31,6 +31,8 @@ from include.audit.findings import Finding, FindingKind
 from include.audit.kafka import CHUNK_BYTES, CHUNK_RECORDS, Chunk, Topic
 from include.audit.loaded_files import LoadedFiles
 from include.audit.verified_history import AuditScope
+from include.declare.dataset import Dataset
+from include.declare.writer_schemas import WriterSchemas
 from include.ground.record_coordinates import is_file_set
 from include.read.memory_database import view_rows
 from include.read.publication import Publication
@@ -89,17 +91,29 @@ class KafkaCounts:
     layers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
 
-def kafka_findings(
-    database: Any,
-    publication: Publication,
-    tables: PinnedTables,
-    topic: Topic,
-    counted: KafkaCounts,
-    scope: AuditScope,
-    files: LoadedFiles,
-) -> Iterator[Finding]:
+@dataclass(frozen=True)
+class AuditInput:
+    """What is audited: the tables of one publication against `topic`, which is Kafka's side.
+
+    `fixes` are corrected payloads of rejected records by partition and offset, `schemas` the writers'.
+    """
+
+    dataset: Dataset
+    publication: Publication
+    tables: PinnedTables
+    topic: Topic
+    fixes: Mapping[tuple[int, int], bytes] = field(default_factory=dict)
+    schemas: WriterSchemas = field(default_factory=dict)
+    files: LoadedFiles = field(kw_only=True)
+
+    def table(self, layer: str) -> str:
+        return f"{layer}.{self.dataset.name}"
+
+
+def kafka_findings(database: Any, given: AuditInput, counted: KafkaCounts, scope: AuditScope) -> Iterator[Finding]:
     """Compare bronze with its commits, with Kafka, and with the files that were loaded; `counted` gets the counts."""
-    table = f"bronze.{publication.dataset}"
+    publication, tables, topic, files = given.publication, given.tables, given.topic, given.files
+    table = given.table("bronze")
     yield from files.findings(table)
     metadata = bronze_commits(tables.table(table), scope.bronze_version)
     # Sets of files that the release does not have are in bronze alone.

@@ -307,46 +307,65 @@ def _utc(milliseconds: int | None) -> datetime:
 def derived_events(known: KnownTables, cursors: Cursors) -> Iterator[Outgoing]:
     """Yield the runs of all derived datasets that are published and not sent."""
     for publication in publications(known.settings).values():
-        if not publication.is_derived:
-            continue
-        parent = parent_of(known, cursors, publication.dataset)
-        for table in tables_of(known.settings, publication).values():
-            cursor = cursors.get(f"derived {table.name}")
-            yield from separately(known.show, _derived_table_events(known, publication, table, cursor, parent))
+        if publication.is_derived:
+            feed = _DerivedFeed(known, publication, parent_of(known, cursors, publication.dataset))
+            for table in tables_of(known.settings, publication).values():
+                yield from separately(known.show, feed.due(table, cursors.get(f"derived {table.name}")))
 
 
-def _derived_table_events(
-    known: KnownTables,
-    publication: Publication,
-    table: PublishedTable,
-    cursor: EventCursor | None,
-    parent: ParentRun | None,
-) -> Iterator[Outgoing]:
-    if cursor is not None and cursor.is_under_way and cursor.release != table.release:
-        # The rest of a replaced release, whose tables stay until its plan has ended.
-        yield from _release_events(known, publication, replace(table, release=cursor.release), cursor, parent)
-        cursor = replace(cursor, sent=cursor.until)
-    if cursor is None:
-        cursor = EventCursor(_last_run(table) - 1, release=table.release)
-    elif cursor.release != table.release:
-        cursor = EventCursor(release=table.release)
-    while cursor.sent < table.version:
-        if not cursor.is_under_way:
-            cursor = replace(cursor, until=min(table.version, cursor.sent + MOST_RUNS))
-        yield from _release_events(known, publication, table, cursor, parent)
-        cursor = replace(cursor, sent=cursor.until)
+@dataclass(frozen=True)
+class _DerivedFeed:
+    """The runs of a derived dataset, as one publication has it."""
 
+    known: KnownTables
+    publication: Publication
+    parent: ParentRun | None
 
-def _release_events(
-    known: KnownTables, publication: Publication, table: PublishedTable, cursor: EventCursor, parent: ParentRun | None
-) -> Iterator[Outgoing]:
-    """Yield the run that the commits of a cursor are; no event when none of them is a run."""
-    path = table_path(known.settings, table.dataset, cursor.release, table.name)
-    found = islice(commits_following(path, cursor.sent), cursor.until - cursor.sent)
-    runs = [commit for commit in found if _is_derived_run(commit)]
-    pinned = replace(table, path=path, version=cursor.until)
-    events = list(_derived_events(known, publication, pinned, runs, parent)) if runs else []
-    yield Outgoing(f"derived {table.name}", events, replace(cursor, sent=cursor.until), fixed=cursor)
+    def due(self, table: PublishedTable, cursor: EventCursor | None) -> Iterator[Outgoing]:
+        if cursor is not None and cursor.is_under_way and cursor.release != table.release:
+            # The rest of a replaced release, whose tables stay until its plan has ended.
+            yield self._run(replace(table, release=cursor.release), cursor)
+            cursor = replace(cursor, sent=cursor.until)
+        if cursor is None:
+            cursor = EventCursor(_last_run(table) - 1, release=table.release)
+        elif cursor.release != table.release:
+            cursor = EventCursor(release=table.release)
+        while cursor.sent < table.version:
+            if not cursor.is_under_way:
+                cursor = replace(cursor, until=min(table.version, cursor.sent + MOST_RUNS))
+            yield self._run(table, cursor)
+            cursor = replace(cursor, sent=cursor.until)
+
+    def _run(self, table: PublishedTable, cursor: EventCursor) -> Outgoing:
+        """Return the run that the commits of a cursor are; no event when none of them is a run."""
+        path = table_path(self.known.settings, table.dataset, cursor.release, table.name)
+        found = islice(commits_following(path, cursor.sent), cursor.until - cursor.sent)
+        runs = [commit for commit in found if _is_derived_run(commit)]
+        pinned = replace(table, path=path, version=cursor.until)
+        events = list(self._events(pinned, runs)) if runs else []
+        return Outgoing(f"derived {table.name}", events, replace(cursor, sent=cursor.until), fixed=cursor)
+
+    def _events(self, table: PublishedTable, runs: Sequence[Commit]) -> Iterator[Event]:
+        naming, (began, ended) = self.known.naming, (_utc(runs[n].timestamp_ms) for n in (0, -1))
+        for job in self.known.jobs(table.dataset, table.release):
+            if table.name in job.outputs:
+                versions = f"{runs[0].version}-{runs[-1].version}"
+                run_id = naming.run_id(ended, job.name, table.release, versions)
+                yield from naming.whole_run(
+                    job, RunFacts(run_id, self._tables(job, table, runs), self.parent), began, ended
+                )
+
+    def _tables(self, job: DeclaredJob, table: PublishedTable, runs: Sequence[Commit]) -> dict[str, TableFacts]:
+        written = sum(int((commit.metadata or {}).get("rows", 0)) for commit in runs)
+        sources = dict((runs[-1].metadata or {})["sources"])
+        found = {table.name: self.known.facts(table, written)}
+        for name in job.inputs:
+            source = self.publication.sources.get(name)
+            if source is not None and name in sources:
+                release, batch, version = sources[name]
+                path = warehouse(self.known.settings) / source.path
+                found[name] = self.known.facts(PublishedTable(name, path, version, table.dataset, release, batch))
+        return found
 
 
 def _is_derived_run(commit: Commit) -> bool:
@@ -356,37 +375,6 @@ def _is_derived_run(commit: Commit) -> bool:
 def _last_run(table: PublishedTable) -> int:
     found = (commit.version for commit in commits_descending(table.path, table.version) if _is_derived_run(commit))
     return next(found, table.version)
-
-
-def _derived_events(
-    known: KnownTables,
-    publication: Publication,
-    table: PublishedTable,
-    runs: Sequence[Commit],
-    parent: ParentRun | None,
-) -> Iterator[Event]:
-    began, ended = (_utc(runs[n].timestamp_ms) for n in (0, -1))
-    for job in known.jobs(table.dataset, table.release):
-        if table.name in job.outputs:
-            versions = f"{runs[0].version}-{runs[-1].version}"
-            run_id = known.naming.run_id(ended, job.name, table.release, versions)
-            facts = RunFacts(run_id, _derived_tables(known, publication, job, table, runs), parent)
-            yield from known.naming.whole_run(job, facts, began, ended)
-
-
-def _derived_tables(
-    known: KnownTables, publication: Publication, job: DeclaredJob, table: PublishedTable, runs: Sequence[Commit]
-) -> dict[str, TableFacts]:
-    written = sum(int((commit.metadata or {}).get("rows", 0)) for commit in runs)
-    sources = dict((runs[-1].metadata or {})["sources"])
-    found = {table.name: known.facts(table, written)}
-    for name in job.inputs:
-        source = publication.sources.get(name)
-        if source is not None and name in sources:
-            release, batch, version = sources[name]
-            path = warehouse(known.settings) / source.path
-            found[name] = known.facts(PublishedTable(name, path, version, table.dataset, release, batch))
-    return found
 
 
 ANALYSIS = "analysis."
