@@ -200,7 +200,7 @@ class PlanKind(ABC, Generic[Given]):
 
     @abstractmethod
     def confirm(self, settings: Settings, record: PlanRecord, published: Publication) -> Confirmation:
-        """Return what the tables have of the applied or rolled back plan. Raises `not_confirmed`."""
+        """Return what the tables have of the applied or rolled back plan. Raises `not-confirmed`."""
 
     @abstractmethod
     def refuse_revert(self, settings: Settings, record: PlanRecord) -> None:

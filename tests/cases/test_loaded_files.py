@@ -33,7 +33,6 @@ from include.plans.journal import load_plan
 from include.plans.plan import Plan
 from include.read.publication import read_publication, tables_of
 from include.read.published_tables import PinnedTables
-from spark_jobs.backends.release import next_run
 from spark_jobs.stream import loading
 from spark_jobs.stream.loading import Loads, sole_turn
 from spark_jobs.stream.preflight import bronze_head
