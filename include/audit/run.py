@@ -9,19 +9,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from include.audit.balance import (
-    COUNTS,
-    EVERYTHING,
-    AuditInput,
-    DatasetAudit,
-    Progress,
-    dataset_audit,
-    unpublished_audit,
-)
+from include.audit.balance import COUNTS, EVERYTHING, DatasetAudit, Progress, dataset_audit, unpublished_audit
 from include.audit.files import READ_ERRORS, FileCheck, file_check, unreadable_table
 from include.audit.findings import Finding, FindingKind
 from include.audit.gold import GoldCheck, UncheckedTable
 from include.audit.kafka import AuditUnavailable, Topic
+from include.audit.kafka_comparison import AuditInput
 from include.audit.loaded_files import loaded_files
 from include.audit.verified_history import AuditScope, audit_scope, full_scope, history_file
 from include.declare.dataset import DatasetUnknown, ReleaseUnknown, dataset_names, declared_dataset, released_dataset

@@ -17,8 +17,9 @@ from pyspark.sql import SparkSession
 from slice_patcher import SlicePatcher, copy_release
 from small_release import ARRIVED, SmallRelease, small_release
 
-from include.audit.balance import AuditInput, DatasetAudit, dataset_audit
+from include.audit.balance import DatasetAudit, dataset_audit
 from include.audit.kafka import Topic
+from include.audit.kafka_comparison import AuditInput
 from include.audit.loaded_files import loaded_files
 from include.change.plan_parameters import BackfillParameters, ReleaseParameters, ReplayParameters
 from include.change.recompute import BackfillPlan, ReplayPlan

@@ -18,9 +18,10 @@ from pyspark.sql import SparkSession
 from simulated_deaths import Died, dying_at
 from small_release import ARRIVED, SmallRelease, small_release
 
-from include.audit.balance import AuditInput, DatasetAudit, dataset_audit
+from include.audit.balance import DatasetAudit, dataset_audit
 from include.audit.findings import FindingKind
 from include.audit.kafka import Topic
+from include.audit.kafka_comparison import AuditInput
 from include.audit.loaded_files import loaded_files
 from include.change.load import LoadPlan, LoadRefused
 from include.change.plan_parameters import LoadParameters, ReleaseParameters
