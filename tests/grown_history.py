@@ -87,6 +87,7 @@ class GrownHistory:
 
     settings: Settings
     partitions: int = 1
+    name: str = "flights"
     dataset: Dataset = field(init=False)
     release: Release = field(init=False)
     seconds: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
@@ -95,14 +96,16 @@ class GrownHistory:
     progress: WatermarkProgress = field(default_factory=lambda: WatermarkProgress(timedelta()))
 
     def __post_init__(self) -> None:
-        self.dataset = declared_dataset(self.settings, "flights")
+        self.dataset = declared_dataset(self.settings, self.name)
         names = self.settings, self.dataset.name, self.dataset.release
         gold = next(each for each in self.dataset.pipeline.gold if isinstance(each, AdditiveGold))
         durable, bounded = self.settings.is_power_safe, ("occurred_at", "_batch_id")
-        silver_is = TableSpec("silver.flights", silver_path(*names), SILVER, "_month", bounded, durable)
-        rejected_is = TableSpec("rejected.flights", rejected_path(*names), SILVER, "_month", ("_batch_id",), durable)
+        silver_is = TableSpec(f"silver.{self.name}", silver_path(*names), SILVER, "_month", bounded, durable)
+        rejected_is = TableSpec(
+            f"rejected.{self.name}", rejected_path(*names), SILVER, "_month", ("_batch_id",), durable
+        )
         gold_is = TableSpec(f"gold.{gold.name}", gold_path(*names, gold.name), HOUR, "_month", ("hour",), durable)
-        tables = [Table(spec) for spec in (bronze_spec(self.settings, "flights"), silver_is, rejected_is)]
+        tables = [Table(spec) for spec in (bronze_spec(self.settings, self.name), silver_is, rejected_is)]
         nothing: Any = None
         writer = SilverTables(
             nothing,
@@ -187,9 +190,9 @@ class GrownHistory:
     def _commit_bronze(self, number: int) -> None:
         bronze, offsets = self.release.writer.bronze, self._offsets(number)
         files = [self._write_bronze(number, part) for part in range(self.partitions)]
-        facts = {"dataset": "flights", "topic": "flights", "topic_id": "t", "query_id": "q", "epoch": 1, "code": "c"}
+        facts = {"dataset": self.name, "topic": self.name, "topic_id": "t", "query_id": "q", "epoch": 1, "code": "c"}
         spans = dict.fromkeys(range(self.partitions), (offsets.start, offsets.stop))
-        batch = BronzeBatch(number, "flights/bronze/g1", number, spans, facts)
+        batch = BronzeBatch(number, f"{self.name}/bronze/g1", number, spans, facts)
         bronze.commit(batch.app_id, number, bronze_metadata(bronze, files, batch), files)
 
     def _write_bronze(self, number: int, part: int) -> DataFile:
