@@ -64,6 +64,8 @@ import socket, sys
 with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as server:
     while True: server.accept()[0].close()
 """
+# Without the packages of the environment, which take longer to find than these scripts to start.
+PYTHON = (sys.executable, "-S", "-c")
 QUICK = Policy(first_pause=0.05, longest_pause=0.2, drain_within=5.0, healthy_after=60.0)
 
 
@@ -98,12 +100,12 @@ class StandIns:
     def shared_command(self, named: str, process: str = "") -> list[str]:
         """What is run instead of a shared driver, or of any process that reports."""
         status = status_path(self.settings, process or named)
-        return [sys.executable, "-c", DRIVER, self.how.get(named, "well"), str(status)]
+        return [*PYTHON, DRIVER, self.how.get(named, "well"), str(status)]
 
     def start_broker(self, settings: Settings) -> RunFile:
         """What is started instead of a broker: something that listens."""
         self.port = self.port or free_ports(1)[0]
-        argv = [sys.executable, "-c", LISTENER, str(self.port)]
+        argv = [*PYTHON, LISTENER, str(self.port)]
         extra = {"bootstrap": f"127.0.0.1:{self.port}", "port": self.port}
         return spawn(settings, BROKER, argv, Path.cwd(), os.environ, extra)
 

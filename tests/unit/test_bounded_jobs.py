@@ -29,13 +29,13 @@ from include.state.run_files import job_run_files
 
 NAME = "replay-flights-1"
 GRACE = 0.4
-# A child in a process group of its own, as PySpark's workers are, that ignores SIGTERM; then a loop in the job itself.
+# A child in a process group of its own, as PySpark's workers are; neither it nor the job ends by SIGTERM.
 STUBBORN = """
-import os, signal, subprocess, sys
+import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, lambda *_: None)
-subprocess.Popen([sys.executable, "-c", "import signal; signal.signal(15, signal.SIG_IGN); print('{}', flush=True)\\n"
-    "while True: pass"], process_group=0)
-while True: pass
+deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('{}', flush=True)"
+subprocess.Popen([sys.executable, "-c", deaf + "\\nwhile True: time.sleep(60)"], process_group=0)
+while True: time.sleep(60)
 """
 RUN = "from include.ground.settings import load_settings; from include.change.jobs import run_job\n"
 RUN += f"from include.run import child_process; child_process.GRACE = {GRACE}\n"
@@ -60,18 +60,20 @@ def ran(settings: Settings) -> tuple[list[Any], Mapping[str, Any]]:
 
 @pytest.fixture
 def running(settings: Settings, job: Callable[[str], None]) -> Iterator[subprocess.Popen[bytes]]:
-    """A command whose job and its worker loop and ignore SIGTERM."""
+    """A command whose job and its worker never end, and ignore SIGTERM."""
     job(STUBBORN)
     command = subprocess.Popen([sys.executable, "-c", RUN], cwd=CLONE)
-    end = time.monotonic() + 20
-    while len(processes(settings)) < 3 and time.monotonic() < end:
-        time.sleep(0.02)
-    assert len(processes(settings)) == 3
-    yield command
-    for run in job_run_files(settings):
-        job_process.end_processes(settings, run)
-    command.kill()
-    command.wait()
+    end = time.monotonic() + 60
+    try:
+        while len(processes(settings)) < 3 and time.monotonic() < end:
+            time.sleep(0.02)
+        assert len(processes(settings)) == 3
+        yield command
+    finally:
+        for run in job_run_files(settings):
+            job_process.end_processes(settings, run)
+        command.kill()
+        command.wait()
 
 
 def processes(settings: Settings) -> list[psutil.Process]:
@@ -152,7 +154,7 @@ def test_who_ended_a_job_is_named_and_the_next_command_is_that_of_the_plan(
     settings: Settings, job: Callable[[str], None], how: str, error: type[Exception], words: str, remedy: str
 ) -> None:
     plan = plan_at(settings).plan.id
-    job("print('{\"at\": 1}', flush=True)\nwhile True: pass")
+    job("import time; print('{\"at\": 1}', flush=True)\nwhile True: time.sleep(60)")
 
     def end(_: Mapping[str, Any]) -> None:
         ended = {
