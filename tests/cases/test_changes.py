@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def test_stream_gives_the_rows_of_the_table_and_a_snapshot_doubles_nothing(fille
 
 @pytest.mark.parametrize("orders", ORDERS)
 def test_every_order_of_arrival_and_replay_gives_the_same_rows(
-    filled: SmallRelease, spark: SparkSession, tmp_path: Path, orders: range
+    filled: SmallRelease, spark: SparkSession, tmp_path: Path, orders: Sequence[int]
 ) -> None:
     for seed in orders:
         other = opened(spark, tmp_path / str(seed))

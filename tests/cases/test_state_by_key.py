@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -80,7 +81,7 @@ def test_rows_of_a_key_that_is_null_are_kept(spark: SparkSession, tmp_path: Path
 
 @pytest.mark.parametrize("orders", ORDERS)
 def test_every_order_of_arrival_and_replay_gives_the_same_rows(
-    filled: SmallRelease, spark: SparkSession, tmp_path: Path, orders: range
+    filled: SmallRelease, spark: SparkSession, tmp_path: Path, orders: Sequence[int]
 ) -> None:
     for seed in orders:
         other = opened(spark, tmp_path / str(seed))

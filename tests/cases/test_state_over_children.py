@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections import defaultdict
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,7 @@ def found(release: SmallRelease) -> dict[str, Rows]:
 
 @pytest.mark.parametrize("orders", ORDERS)
 def test_items_in_every_order_of_arrival_give_the_rows_of_plain_python(
-    spark: SparkSession, tmp_path: Path, orders: range
+    spark: SparkSession, tmp_path: Path, orders: Sequence[int]
 ) -> None:
     for seed in orders:
         release = opened(spark, tmp_path / str(seed))

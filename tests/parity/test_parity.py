@@ -82,7 +82,7 @@ def test_one_batch_finds_every_fault_and_no_other(case: Case) -> None:
     assert_accounted(case.one_batch)
 
 
-@pytest.mark.parametrize("slot_bytes", [0, prepared_query.SLOT_BYTES])
+@pytest.mark.parametrize("slot_bytes", [0, pytest.param(prepared_query.SLOT_BYTES, marks=pytest.mark.extended)])
 def test_tasks_give_the_same_verdicts_and_rows_by_queries_of_one_run_and_by_prepared_ones(
     case: Case, other: SmallRelease, monkeypatch: pytest.MonkeyPatch, slot_bytes: int
 ) -> None:

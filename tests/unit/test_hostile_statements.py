@@ -285,7 +285,7 @@ def test_no_statement_reads_elsewhere(reading: PinnedTables) -> None:
 
 
 def test_no_statement_runs_on_or_fills_the_memory(reading: PinnedTables) -> None:
-    attempt_all(reading, ENDLESS[::4])
+    attempt_all(reading, ENDLESS[::8])
 
 
 @pytest.mark.extended
