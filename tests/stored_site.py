@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import boto3
@@ -87,18 +88,25 @@ def create_bucket(endpoint: str, bucket: str) -> None:
     client.create_bucket(Bucket=bucket)
 
 
-def stored_settings(folder: Path, endpoint: str, bucket: str) -> Settings:
-    """Return settings of a state folder whose publications go to the store."""
+def stored_settings(folder: Path, endpoint: str, bucket: str, scheme: str = "s3", **more: Any) -> Settings:
+    """Return settings of a state folder whose publications go to the store, or whose tables lie there (s3a)."""
     folder.mkdir(parents=True, exist_ok=True)
     secret = folder / "secret"
     secret.write_text(f"{SECRET}\n")
+    own = {"state": folder / "state", "backend": "spark" if scheme == "s3a" else "auto"}
     return Settings(
-        state=folder / "state",
-        warehouse=f"s3://{bucket}/some/tables",
+        **{**own, **more},
+        warehouse=f"{scheme}://{bucket}/some/tables",
         warehouse_endpoint=endpoint,
         warehouse_key_id=KEY_ID,
         warehouse_secret_file=secret,
     )
+
+
+def store_variables(settings: Settings) -> dict[str, str]:
+    """Return the settings of the store as variables of the environment."""
+    names = ("warehouse", "warehouse_endpoint", "warehouse_key_id", "warehouse_secret_file")
+    return {f"HEADRACE_{name.upper()}": str(getattr(settings, name)) for name in names}
 
 
 @contextmanager

@@ -19,7 +19,6 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from pyarrow import fs
 
 from include.audit.files import READ_ERRORS, beginning, latest_of
 from include.audit.gold import (
@@ -41,6 +40,7 @@ from include.declare.gold import Gold
 from include.declare.windows import MICROSECOND, SESSION_NUMBER, Session, Window
 from include.ground.delta_log import add_actions
 from include.ground.sql_quoting import same_sql, sql_identifier
+from include.ground.stored_path import arrow_files
 from include.read.memory_database import view_rows
 from include.read.published_tables import PinnedTables, RefreshState, open_table
 
@@ -66,8 +66,7 @@ class GoldFiles:
     def rows(self, paths: frozenset[str]) -> Any:
         if not paths:
             return self.schema.empty_table()
-        files = [str(self.folder / path) for path in sorted(paths)]
-        return ds.dataset(files, self.schema, format="parquet", filesystem=fs.LocalFileSystem())
+        return ds.dataset(sorted(paths), self.schema, format="parquet", filesystem=arrow_files(self.folder))
 
     def near(self, columns: tuple[str, str], spans: Sequence[tuple[Any, Any]]) -> frozenset[str]:
         """Return the kept files that may have rows of which the two columns lie in one of ascending `spans`."""

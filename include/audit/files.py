@@ -22,6 +22,7 @@ from include.declare.event_times import after
 from include.ground.commit_history import HistoryDamaged
 from include.ground.delta_log import LogDamaged, LogIncomplete, add_actions
 from include.ground.durable_files import file_checksum, named_checksum
+from include.ground.stored_path import arrow_source
 from include.read.publication import PublishedTable
 from include.read.published_tables import PublishedVersionGone, open_table
 
@@ -46,7 +47,7 @@ def contradiction(path: Path, committed: Mapping[str, Any]) -> str | None:
 
     A column without statistics on either side is not compared. Raises what pyarrow raises for a damaged footer.
     """
-    footer = pq.read_metadata(path)
+    footer = pq.read_metadata(arrow_source(path))
     if committed["num_records"] not in (None, footer.num_rows):
         return f"has {footer.num_rows} rows, {committed['num_records']} were committed"
     bounded = {name.partition(".")[2] for name, bound in committed.items() if bound is not None}
@@ -147,7 +148,7 @@ def unreadable_files(table: PublishedTable) -> list[Finding]:
     try:
         for file in _files(table):
             try:
-                for _ in pq.ParquetFile(table.path / file.path).iter_batches():
+                for _ in pq.ParquetFile(arrow_source(table.path / file.path)).iter_batches():
                     pass
             except (pa.ArrowException, OSError) as error:
                 found.append(_finding(table, file, first_line(error)))

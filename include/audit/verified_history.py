@@ -24,6 +24,7 @@ from include.ground.delta_log import add_actions
 from include.ground.paths import verified_history_path
 from include.ground.settings import Settings
 from include.ground.sql_quoting import sql_identifier, sql_literal
+from include.ground.stored_path import StoredPath
 from include.read.memory_database import memory_database
 from include.read.publication import Publication
 from include.read.published_tables import RECORD_LAYERS, PinnedTables, open_table
@@ -219,11 +220,16 @@ def is_unmodified(file: VerifiedFile, stat: os.stat_result) -> bool:
 
 
 def _have_same_rows(tables: PinnedTables, name: str, files: VerifiedFiles, known: VerifiedFiles, batch: int) -> bool:
-    """Whether the files of a table that are new have the rows up to `batch` of those that are gone, and no others."""
+    """Whether the files of a table that are new have the rows up to `batch` of those that are gone, and no others.
+
+    False, without reading them, of a table in a store.
+    """
     folder = tables.table(name).path
     new = [path for path, file in files.items() if known.get(path) != file]
     gone = [path for path, file in known.items() if files.get(path) != file]
-    if not all(is_there(folder / path, known[path]) for path in gone):
+    if (isinstance(folder, StoredPath) and (new or gone)) or not all(
+        is_there(folder / path, known[path]) for path in gone
+    ):
         return False
     try:
         before = files_digest(folder, gone, batch)

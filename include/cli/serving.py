@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from include.ground.ports import LOOPBACK, chosen_port, refuse_unusable_host
-from include.ground.settings import InvalidSetting, Settings, given_port, load_settings
+from include.ground.ports import LOOPBACK, chosen_port, given_port, refuse_unusable_host
+from include.ground.settings import InvalidSetting, Settings, load_settings
 
 
 def console(

@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING
 
 from include.declare.dataset import Dataset
 from include.declare.pipeline import ReferenceTable
-from include.ground.delta_log import LOG, LogDamaged, commits_descending, latest_version, refuse_lost_commits
+from include.ground.delta_log import (
+    LOG,
+    LogDamaged,
+    commits_descending,
+    latest_version,
+    open_delta,
+    refuse_lost_commits,
+)
 from include.ground.durable_files import sync_files
 from include.ground.errors import Refused, Terminal
 from include.ground.paths import bronze_path, reference_path
 from include.ground.settings import Settings
+from include.ground.stored_path import StoredPath, delta_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -129,12 +137,11 @@ def declared_table(dataset: Dataset, name: str) -> ReferenceTable:
 
 def read_version(settings: Settings, dataset: str, table: ReferenceTable, version: int) -> pa.Table:
     """Return a version's rows, the declared columns alone, in the order of the keys."""
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     path = reference_path(settings, dataset, table.name)
     try:
-        found = DeltaTable(str(path), version=version)
+        found = open_delta(path, version)
         refuse_lost_commits(path, version)
         lacking = sorted(set(table.names) - {field.name for field in found.schema().fields})
         if lacking:
@@ -208,6 +215,8 @@ def _write(path: Path, rows: pa.Table, mode: str) -> None:
     from deltalake import write_deltalake
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_deltalake(str(path), rows, mode=mode, configuration=KEPT if mode == "ignore" else None)  # type: ignore[call-overload]
+    configuration, options = KEPT if mode == "ignore" else None, delta_options(path)
+    write_deltalake(str(path), rows, mode=mode, configuration=configuration, storage_options=options)  # type: ignore[call-overload]
     # Small and rare: bronze's commits name its versions, so a power cut must not take one.
-    sync_files((file for file in path.rglob("*") if file.is_file()), path.parents[1])
+    if not isinstance(path, StoredPath):
+        sync_files((file for file in path.rglob("*") if file.is_file()), path.parents[1])

@@ -14,6 +14,7 @@ from typing import Any
 
 from include.ground.durable_files import write_atomically
 from include.ground.errors import Terminal
+from include.ground.stored_path import StoredPath
 
 HISTORY = "_headrace_history"
 RANGE = 200
@@ -33,7 +34,12 @@ class HistoryDamaged(Terminal):
 
 
 def history_end(table: Path) -> int:
-    """Return the number of versions that the history holds, from version 0 on; 0 for none. Raises HistoryDamaged."""
+    """Return the number of versions that the history holds, from version 0 on; 0 for none. Raises HistoryDamaged.
+
+    In a store each commit stays an object.
+    """
+    if isinstance(table, StoredPath):
+        return 0
     path = _end_file(table)
     try:
         end = int(path.read_bytes())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import orjson
 from include.ground.app_ids import OWNER_APP_ID, is_refresh
 from include.ground.commit_history import historic_commit, historic_commits, history_end
 from include.ground.errors import Terminal
+from include.ground.stored_path import StoredPath, delta_options, names_in
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -29,12 +29,12 @@ COMMIT_FILE = re.compile(r"^(\d{20})\.json$")
 class LogDamaged(Terminal):
     """A commit file is empty, cut short or no JSON; `path` names it."""
 
-    def __init__(self, path: str, why: str) -> None:
+    def __init__(self, path: Path, why: str) -> None:
         super().__init__(
             f"commit file {path} {why}; nothing after it can be trusted, so reading stopped there",
             "headrace repair DATASET   (removes what a power cut left at the end of the log)",
         )
-        self.path = Path(path)
+        self.path = path
 
 
 class LogIncomplete(Terminal):
@@ -105,10 +105,20 @@ def checkpoint_name(version: int) -> str:
     return f"{version:020d}.checkpoint.parquet"
 
 
-def log_versions(table: Path) -> list[int]:
-    """Return the versions whose commit files are there, ascending; Terminal (`table-missing`) without a log."""
+def open_delta(table: Path, version: int | None = None) -> DeltaTable:
+    """Open a table here or in a store, by delta-rs. Raises DeltaError."""
+    from deltalake import DeltaTable
+
+    return DeltaTable(str(table), version=version, storage_options=delta_options(table))
+
+
+def log_versions(table: Path, after: int = -1) -> list[int]:
+    """Return the versions whose commit files are there, ascending; of a table in a store only those after a version.
+
+    Raises Terminal (`table-missing`) without a log.
+    """
     try:
-        names = os.listdir(table / LOG)
+        names = names_in(table / LOG, "" if after < 0 else commit_name(after))
     except FileNotFoundError as error:
         what, remedy = f"{table} is not a Delta table: it has no {LOG}", "headrace tables   (lists the tables)"
         raise Terminal(what, remedy, code="table-missing") from error
@@ -121,7 +131,7 @@ def commits(table: Path, after: int = -1) -> Iterator[Commit]:
     Raises LogIncomplete at a hole, LogDamaged or HistoryDamaged at an unreadable file. The first one may be later than
     `after` + 1 when Delta's log clean-up removed old files: compare its version.
     """
-    versions = log_versions(table)
+    versions = log_versions(table, after)
     # After the listing: what the owner moves meanwhile is in the history, where `read_commit` finds it.
     end = history_end(table)
     for version, data in historic_commits(table, after + 1, end):
@@ -156,7 +166,7 @@ def latest_version(table: Path) -> int:
 
 def has_commit(table: Path, version: int) -> bool:
     """Return whether the log or the history has the commit of a version."""
-    return os.path.exists(_commit_path(table, version)) or 0 <= version < history_end(table)
+    return _commit_path(table, version).exists() or 0 <= version < history_end(table)
 
 
 def checkpoint_file(table: Path, version: int) -> Path:
@@ -167,13 +177,15 @@ def checkpoint_file(table: Path, version: int) -> Path:
 def refuse_lost_commits(table: Path, version: int) -> None:
     """Raise LogDamaged unless each commit from the last checkpoint up to `version` has a file with content.
 
-    A power cut leaves empty files. delta-rs reads one as a commit without actions: it opens the table with too few
-    rows, and without an error.
+    A power cut leaves empty files, but no store does. delta-rs reads one as a commit without actions: it opens the
+    table with too few rows, and without an error.
     """
+    if isinstance(table, StoredPath):
+        return
     for number in range(version, -1, -1):
         path = _commit_path(table, number)
         try:
-            if os.path.getsize(path) == 0:
+            if path.stat().st_size == 0:
                 raise LogDamaged(path, "is empty")
         except FileNotFoundError as error:
             raise LogDamaged(path, "is missing") from error
@@ -191,9 +203,7 @@ def last_checkpoint(table: Path) -> int | None:
 
 def transaction_version(table: Path, app_id: str) -> int | None:
     """Return the last transaction version of `app_id`, also of a commit that the log no longer has; None for none."""
-    from deltalake import DeltaTable
-
-    return found_transaction(DeltaTable(str(table)), table, app_id)
+    return found_transaction(open_delta(table), table, app_id)
 
 
 def found_transaction(delta: DeltaTable, table: Path, app_id: str) -> int | None:
@@ -309,8 +319,7 @@ def commit_content(table: Path, version: int) -> bytes:
     Raises FileNotFoundError, HistoryDamaged.
     """
     try:
-        with open(_commit_path(table, version), "rb") as file:
-            return file.read()
+        return _commit_path(table, version).read_bytes()
     except FileNotFoundError:
         content = historic_commit(table, version)
         if content is None:
@@ -318,11 +327,11 @@ def commit_content(table: Path, version: int) -> bytes:
         return content
 
 
-def _commit_path(table: Path, version: int) -> str:
-    return f"{table}/{LOG}/{commit_name(version)}"
+def _commit_path(table: Path, version: int) -> Path:
+    return table / LOG / commit_name(version)
 
 
-def _parsed(path: str, version: int, data: bytes) -> Commit:
+def _parsed(path: Path, version: int, data: bytes) -> Commit:
     if not data.strip():
         raise LogDamaged(path, "is empty")
     try:
@@ -332,7 +341,7 @@ def _parsed(path: str, version: int, data: bytes) -> Commit:
     return _commit(path, version, actions)
 
 
-def _commit(path: str, version: int, actions: list[dict[str, Any]]) -> Commit:
+def _commit(path: Path, version: int, actions: list[dict[str, Any]]) -> Commit:
     info = _only(actions, "commitInfo")
     if info is None or not isinstance(info.get("timestamp"), int):
         raise LogDamaged(path, "has no commitInfo with a timestamp")
@@ -373,7 +382,7 @@ def _metadata(info: dict[str, Any]) -> dict[str, Any] | None:
     return parsed if isinstance(parsed, dict) and "app_id" in parsed else None
 
 
-def _refuse_cut(path: str, metadata: dict[str, Any] | None, app_id: str | None) -> None:
+def _refuse_cut(path: Path, metadata: dict[str, Any] | None, app_id: str | None) -> None:
     """The transaction is the last action written, so its absence betrays a file cut at the end of a line."""
     if metadata and metadata["app_id"] != app_id:
         raise LogDamaged(path, f"is cut short: it names transaction {metadata['app_id']} and holds {app_id}")
@@ -418,9 +427,7 @@ def add_actions(table: DeltaTable) -> Any:
 
 def current_files(table: Path) -> dict[str, int]:
     """Return path below the table's folder → bytes of the newest version's files. Raises deltalake's DeltaError."""
-    from deltalake import DeltaTable
-
-    rows = add_actions(DeltaTable(str(table)))
+    rows = add_actions(open_delta(table))
     sizes = zip(rows["path"].to_pylist(), rows["size_bytes"].to_pylist(), strict=True)
     return {unquote(path): size for path, size in sizes}
 
@@ -439,7 +446,7 @@ def obsolete_files(
     """
     from deltalake import DeltaTable
 
-    delta = DeltaTable(str(table), storage_options=dict(options) if options else None)
+    delta = DeltaTable(str(table), storage_options=dict(options) if options else delta_options(table))
     found = delta.vacuum(
         retention_hours=int(retention / timedelta(hours=1)),
         dry_run=True,

@@ -161,7 +161,7 @@ def is_whole(path: Path) -> bool:
     try:
         if (expected := named_checksum(path.name)) is not None:
             return file_checksum(path) == expected
-        with pq.ParquetFile(path) as file:
+        with path.open("rb") as opened, pq.ParquetFile(opened) as file:
             return all(group is not None for group in map(file.read_row_group, range(file.num_row_groups)))
     except (pa.ArrowException, OSError):
         return False

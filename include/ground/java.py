@@ -84,9 +84,9 @@ def major_version(version: str) -> int:
     return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
 
 
-FOLDERS = ("spark", "broker", "flink", "connect", "hadoop")
-OPTIONAL = ("flink", "connect", "hadoop")
-"""Folders that set-up leaves out: their jars are for a benchmark, a demo or a test only."""
+FOLDERS = ("spark", "s3a", "broker", "flink", "connect", "hadoop")
+OPTIONAL = ("s3a", "flink", "connect", "hadoop")
+"""Folders that set-up leaves out: their jars are for tables at s3a://, or for a benchmark, a demo or a test only."""
 # Without the settings: an image fetches the jars in a layer that only their lock and these modules change.
 LOCK = Path(__file__).resolve().parents[2] / "infra" / "jars" / "jars.lock"
 

@@ -17,9 +17,10 @@ from include.ground.errors import Transient, mask_secrets
 from include.ground.settings import Settings, read_password
 
 if TYPE_CHECKING:
+    from obstore import ObjectMeta
     from obstore.store import S3Store
 
-LOCATION = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]+)(?:/(?P<prefix>.*?))?/?")
+LOCATION = re.compile(r"s3a?://(?P<bucket>[a-z0-9][a-z0-9.-]+)(?:/(?P<prefix>.*?))?/?")
 REQUEST_SECONDS = 30.0
 """Limit of one attempt of a request; a file is sent in parts of 5 MB, one request each."""
 DELETED_AT_ONCE = 1000
@@ -121,14 +122,31 @@ class ObjectStore:
         part.rename(file)
         return True
 
-    def list(self, prefix: str) -> Iterator[ListedObject]:
-        """Yield the objects below a prefix, given as a folder's path."""
+    def find(self, key: str) -> ListedObject | None:
+        """Return what a list says of one object, None where there is none."""
         import obstore
 
         with self._errors():
-            for page in obstore.list(self.client, prefix):
-                for each in page:
-                    yield ListedObject(each["path"], each["size"], each["last_modified"])
+            try:
+                return _listed(obstore.head(self.client, key))
+            except FileNotFoundError:
+                return None
+
+    def list(self, prefix: str, after: str | None = None) -> Iterator[ListedObject]:
+        """Yield the objects below a prefix, given as a folder's path; only those after a key, if it is given."""
+        import obstore
+
+        with self._errors():
+            for page in obstore.list(self.client, prefix, offset=after):
+                yield from map(_listed, page)
+
+    def children(self, prefix: str) -> Sequence[str]:
+        """Return the keys right below a prefix, of objects and of folders."""
+        import obstore
+
+        with self._errors():
+            found = obstore.list_with_delimiter(self.client, prefix)
+            return [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; a missing one is no error."""
@@ -147,6 +165,10 @@ class ObjectStore:
             yield
         except (BaseError, FileNotFoundError) as error:
             raise StoreUnavailable(self.url, reason(str(error))) from error
+
+
+def _listed(found: ObjectMeta) -> ListedObject:
+    return ListedObject(found["path"], found["size"], found["last_modified"])
 
 
 DEFAULT_REGION = "us-east-1"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 
 from include.ground.errors import Terminal
 from include.ground.settings import Settings, with_password
+from include.ground.stored_path import stored_root
 
 LONGEST_NAME = 200
 NAME = re.compile(r"\{(\w+)\}")
@@ -35,35 +37,44 @@ def folder_name(kind: str, name: str) -> str:
     return name
 
 
-def _path(place: str) -> Callable[..., Path]:
+def warehouse(settings: Settings) -> Path:
+    """Folder of all tables, here or in a store; paths in a publication are relative to it."""
+    return stored_root(settings) if settings.stores_tables else settings.state / "warehouse"
+
+
+def _path(place: str, root: OfState = attrgetter("state")) -> Callable[..., Path]:
     kinds = NAME.findall(place)
 
     def path(settings: Settings, *names: str) -> Path:
         folders = {kind: _folder(kind, name) for kind, name in zip(kinds, names, strict=True)}
-        return settings.state / place.format_map(folders)
+        return root(settings) / place.format_map(folders)
 
     return path
+
+
+def _table(place: str) -> Callable[..., Path]:
+    return _path(place, warehouse)
 
 
 def _folder(kind: str, name: str) -> str:
     return folder_name(kind, name.replace(":", "-") if kind == "process" else name)
 
 
-warehouse: OfState = _path("warehouse")
-"""Folder of all tables; paths in a publication are relative to it."""
-bronze_path: OfOne = _path("warehouse/{dataset}/bronze")
+local_warehouse: OfState = _path("warehouse")
+"""Folder of what lies next to tables and is always here: publications, decisions, unfinished work."""
+bronze_path: OfOne = _table("{dataset}/bronze")
 """Table `bronze.<dataset>`, shared by all releases."""
-reference_path: OfTwo = _path("warehouse/{dataset}/reference/{table}")
+reference_path: OfTwo = _table("{dataset}/reference/{table}")
 """Reference table `table` of a dataset, shared by all releases."""
 release_path: OfTwo = _path("warehouse/{dataset}/{release}")
-"""Folder of the tables that one release built."""
-silver_path: OfTwo = _path("warehouse/{dataset}/{release}/silver")
+"""Folder of what one release keeps on this host; its tables too, unless they lie in a store."""
+silver_path: OfTwo = _table("{dataset}/{release}/silver")
 """Table `silver.<dataset>` of a release."""
-rejected_path: OfTwo = _path("warehouse/{dataset}/{release}/rejected")
+rejected_path: OfTwo = _table("{dataset}/{release}/rejected")
 """Table `rejected.<dataset>` of a release."""
 identities_path: OfTwo = _path("warehouse/{dataset}/{release}/identities")
 """Index of the identities in a release's silver; derived from it."""
-gold_path: OfThree = _path("warehouse/{dataset}/{release}/gold/{table}")
+gold_path: OfThree = _table("{dataset}/{release}/gold/{table}")
 """Table `gold.<table>` of a release."""
 patch_path: OfThree = _path("warehouse/{dataset}/{release}/plans/{plan}")
 """Rows that a plan rebuilt, next to the release's tables and invisible to readers."""
@@ -165,7 +176,7 @@ def table_path(settings: Settings, dataset: str, release: str, table: str) -> Pa
     layer, _, name = table.partition(".")
     if layer == "bronze":
         return bronze_path(settings, dataset)
-    root = release_path(settings, dataset, release)
+    root = warehouse(settings) / folder_name("dataset", dataset) / folder_name("release", release)
     if layer == "gold" or name != dataset:
         return root / "gold" / folder_name("table", name if layer == "gold" else table)
     return root / folder_name("layer", layer)

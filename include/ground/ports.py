@@ -28,6 +28,11 @@ class PortInUse(Terminal):
         self.port, self.holder = port, holder
 
 
+def given_port(text: str) -> int:
+    """Return the port that HEADRACE_CONSOLE or HEADRACE_METRICS names, 0 for none."""
+    return int(text) if text.isdecimal() else 0
+
+
 def refuse_unusable_host(host: str, process: str) -> None:
     """Raise Terminal (`address-unusable`) unless a server of this machine could listen at the host."""
     try:

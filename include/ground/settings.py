@@ -88,9 +88,9 @@ class Settings(ProfiledSettings):
     )
     warehouse: str = Field(
         "",
-        pattern=r"^(s3://[a-z0-9][a-z0-9.-]+(/[\w=.-]+)*/?)?$",
-        description="object store that has each publication before readers see it, s3://bucket/prefix; empty: the "
-        "state folder alone",
+        pattern=r"^(s3a?://[a-z0-9][a-z0-9.-]+(/[\w=.-]+)*/?)?$",
+        description="object store that has each publication before readers see it, s3://bucket/prefix, or the tables "
+        "themselves, s3a://bucket/prefix; empty: the state folder alone",
     )
     warehouse_endpoint: str = Field("", pattern=WEB_ADDRESS, description="address of that store; empty: Amazon's")
     warehouse_key_id: str = Field("", description="access key id of that store; empty: AWS_… variables, or a role")
@@ -266,6 +266,10 @@ class Settings(ProfiledSettings):
         return self.spark_conf.get("spark.executor.memory", "1g")
 
     @property
+    def stores_tables(self) -> bool:
+        return self.warehouse.startswith("s3a:")
+
+    @property
     def is_power_safe(self) -> bool:
         """Whether files are forced to disk before a batch counts as committed."""
         return self.durability == "power"
@@ -301,6 +305,8 @@ class Settings(ProfiledSettings):
         if self.spark_master and self.backend == "local":
             why = "local computes in the driver's process, HEADRACE_SPARK_MASTER names a cluster: unset one of them"
             raise InvalidSetting("HEADRACE_BACKEND", why)
+        if self.stores_tables and not self.computes_with_spark:
+            raise InvalidSetting("HEADRACE_WAREHOUSE", "s3a:// has the tables themselves: needs HEADRACE_BACKEND=spark")
         if self.is_power_safe and (self.spark_master or self.backend == "spark"):
             why = "power is not kept with HEADRACE_SPARK_MASTER or HEADRACE_BACKEND=spark: others write the files"
             raise InvalidSetting("HEADRACE_DURABILITY", why)
@@ -347,11 +353,6 @@ class Settings(ProfiledSettings):
         if heap_bytes(memory) < heap_bytes(LEAST_HEAP):
             raise ValueError(f"spark.executor.memory must be at least {LEAST_HEAP}: the JVM does not start with less")
         return value
-
-
-def given_port(text: str) -> int:
-    """Return the port that HEADRACE_CONSOLE or HEADRACE_METRICS names, 0 for none."""
-    return int(text) if text.isdecimal() else 0
 
 
 def heap_bytes(text: str) -> int:

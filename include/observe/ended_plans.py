@@ -29,6 +29,7 @@ from include.ground.commit_history import HISTORY
 from include.ground.delta_log import LOG
 from include.ground.errors import HeadraceError, Terminal
 from include.ground.paths import (
+    local_warehouse,
     patch_path,
     release_lease_path,
     release_path,
@@ -332,7 +333,7 @@ def disk_use(settings: Settings, dataset: str | None = None) -> list[PartUse]:
 
 def _ended_paths(settings: Settings) -> Iterator[Path]:
     """Yield the folders and files of ended plans that the owner removes next, or is deleting."""
-    for dataset in [path.parent.name for path in warehouse(settings).glob("*/publication.json")]:
+    for dataset in [path.parent.name for path in local_warehouse(settings).glob("*/publication.json")]:
         yield from (removed_tables_path(settings, dataset), removed_data_path(settings, dataset))
         with suppress(HeadraceError):
             yield from (settings.state / each.path for each in ended_data(settings, dataset, datetime.now(UTC)))
@@ -354,7 +355,7 @@ def _files(folder: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _part_of(settings: Settings, path: Path) -> StoragePart:
-    root = warehouse(settings)
+    root = local_warehouse(settings)
     if not path.is_relative_to(root):
         return _outside_warehouse(path.relative_to(settings.state).parts)
     dataset, *rest = path.relative_to(root).parts

@@ -22,7 +22,7 @@ from include.declare.time_zones import changed_zones
 from include.ground.delta_log import LogDamaged, refuse_lost_commits
 from include.ground.errors import HeadraceError
 from include.ground.kafka import TopicMissing, log_end_offsets, log_start_offsets, readable_end_offsets
-from include.ground.paths import snapshot_path, warehouse
+from include.ground.paths import local_warehouse, snapshot_path
 from include.ground.settings import Settings
 from include.observe.ledger_reader import DatasetTotals, LedgerReader, ReleaseTotals, open_reader
 from include.observe.processes import (
@@ -203,7 +203,7 @@ def observe_progress(settings: Settings, ledger: LedgerReader | None = None) -> 
     pages = [each for each in (*observe_optional(settings), observe_process(settings, AIRFLOW)) if is_started(each)]
     processes = (*observe_processes(settings, known), *pages, *observe_jobs(settings))
     # Before the first publication nobody misses a ledger or a broker.
-    missing = notes if any(warehouse(settings).glob("*/publication.json")) else []
+    missing = notes if any(local_warehouse(settings).glob("*/publication.json")) else []
     totals = value_or_note(missing, ledger.totals)
     bootstrap = value_or_note(missing, lambda: bootstrap_servers(settings))
     by_name = {process.name: process for process in processes}

@@ -26,7 +26,7 @@ from include.declare.history_slice import parsed_slice
 from include.declare.release_diff import TableChange
 from include.ground.durable_files import write_atomically
 from include.ground.errors import Refused, Terminal, Transient
-from include.ground.paths import ended_runs_path, plan_path, warehouse
+from include.ground.paths import ended_runs_path, local_warehouse, plan_path
 from include.ground.processes import process_label
 from include.ground.settings import Settings
 from include.plans import index
@@ -143,7 +143,7 @@ def _named_dataset(settings: Settings, folder: Path) -> str:
     kind = next((kind for kind in KIND_NAMES if series.startswith(f"{kind}-")), "")
     if kind:
         return series.removeprefix(f"{kind}-")
-    tables = warehouse(settings)
+    tables = local_warehouse(settings)
     known = {*all_dataset_names(settings), *(path.name for path in (tables.iterdir() if tables.is_dir() else ()))}
     found = [name for name in known if series.endswith(f"-{name}")]
     return found[0] if len(found) == 1 else ""

@@ -25,12 +25,12 @@ from include.ground.object_store import ObjectStore, find_store, keys_below
 from include.ground.paths import (
     active_releases_path,
     checkpoint_path,
+    local_warehouse,
     publication_path,
     removed_commits_path,
     restoring_path,
     snapshots_path,
     store_owner_path,
-    warehouse,
 )
 from include.ground.settings import Settings
 from include.read.publish_to_store import AT_ONCE, SNAPSHOT
@@ -89,7 +89,7 @@ def fetch_dataset(settings: Settings, dataset: str, now: datetime) -> RestoredDa
         raise _not_stored(dataset, f"{store.url} has no publication of it")
     own = replace(stored, owner=new_working_copy())
     save_stored(store, dataset, own)
-    objects = keys_below(store.list(dataset))
+    objects = _objects(settings, store, dataset)
     removed = _remove_unpublished(store, objects, stored.versions)
     if stored.is_empty:
         owner_file(settings, dataset).write(own.owner)
@@ -98,12 +98,12 @@ def fetch_dataset(settings: Settings, dataset: str, now: datetime) -> RestoredDa
     with ThreadPoolExecutor(AT_ONCE) as pool:
         logs = _logs(objects, stored.versions)
         _fetch_all(store, {key: staging / Path(key).relative_to(dataset) for key in logs}, objects, pool)
-        data = _data_files(staging, dataset, stored.versions)
+        data = {} if settings.stores_tables else _data_files(staging, dataset, stored.versions)
         fetched = _fetch_all(store, data, objects, pool)
         small = {key: _small_file(settings, staging, dataset, key) for key in stored.files}
         _fetch_all(store, small, {}, pool)
     # The previous owner may have been sending commits when it lost the dataset.
-    removed += _remove_unpublished(store, keys_below(store.list(dataset)), stored.versions)
+    removed += _remove_unpublished(store, _objects(settings, store, dataset), stored.versions)
     _write_records(settings, staging, dataset, own)
     replaced = removed_commits_path(settings, dataset) / f"{now:%Y%m%dT%H%M%SZ}"
     moved = _replace_tables(settings, dataset, staging, replaced)
@@ -112,6 +112,11 @@ def fetch_dataset(settings: Settings, dataset: str, now: datetime) -> RestoredDa
     return RestoredDataset(
         publication["release"], publication["batch"], stored.versions, fetched, sizes, removed, moved
     )
+
+
+def _objects(settings: Settings, store: ObjectStore, dataset: str) -> dict[str, int]:
+    """Return the bytes of the dataset's objects by key; none where tables lie in the store, and stay as they are."""
+    return {} if settings.stores_tables else keys_below(store.list(dataset))
 
 
 def _remove_unpublished(store: ObjectStore, objects: Mapping[str, int], versions: Mapping[str, int]) -> list[str]:
@@ -183,7 +188,7 @@ def _write_records(settings: Settings, staging: Path, dataset: str, stored: Stor
 
 def _replace_tables(settings: Settings, dataset: str, staging: Path, moved: Path) -> Path | None:
     """Move the old tables and checkpoint away and the fetched tables into place; return the folder of the old ones."""
-    tables = warehouse(settings) / dataset
+    tables = local_warehouse(settings) / dataset
     old = {"tables": tables, "checkpoint": checkpoint_path(settings, dataset)}
     found = {name: path for name, path in old.items() if path.exists()}
     for name, path in found.items():

@@ -30,6 +30,7 @@ from typing import Any
 from include.ground.errors import HeadraceError, Terminal, Transient
 from include.ground.processes import ended_how
 from include.ground.settings import CLONE
+from include.ground.stored_path import path_of
 from include.read.publication import PublishedTable
 from include.read.published_sql import (
     ROWS_AT_A_TIME,
@@ -109,7 +110,7 @@ def _send_rows(pipe: Connection, job: dict[str, Any]) -> bool:
     import duckdb
     import pyarrow as pa
 
-    tables = {each["name"]: PublishedTable(**{**each, "path": Path(each["path"])}) for each in job["tables"]}
+    tables = {each["name"]: PublishedTable(**{**each, "path": path_of(each["path"])}) for each in job["tables"]}
     try:
         validate_reading(job["sql"])
         limits = {"memory": job["memory"], "threads": job["threads"], "spills": False}

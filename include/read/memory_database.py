@@ -17,6 +17,7 @@ from include.ground.durable_files import new_process_folder
 from include.ground.paths import spill_path
 from include.ground.settings import load_settings
 from include.ground.sql_quoting import sql_identifier, sql_literal
+from include.ground.stored_path import StoredPath
 
 MEMORY = "2GB"
 
@@ -75,6 +76,9 @@ def rows_sql(connection: Any, folder: Path, dataset: Any) -> str:
     nothing = f"select {typed} where false"
     if not dataset.files:
         return nothing
+    if isinstance(folder, StoredPath):
+        connection.register(name := f"stored_{uuid4().hex}", dataset)
+        return f"select * from {name}"
     files = ", ".join(sql_literal(str(folder / file)) for file in dataset.files)
     # The partition column is in the paths only.
     read = f"read_parquet([{files}], union_by_name = true, hive_partitioning = true, hive_types_autocast = false)"

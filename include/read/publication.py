@@ -15,6 +15,7 @@ from include.ground.errors import Terminal
 from include.ground.paths import (
     analyses_path,
     analysis_table_path,
+    local_warehouse,
     publication_path,
     shadow_publication_path,
     warehouse,
@@ -201,7 +202,7 @@ def read_publication(settings: Settings, dataset: str) -> Publication:
 
 def publications(settings: Settings) -> dict[str, Publication]:
     """Return the publication of every dataset that has one, by dataset name."""
-    names = sorted(path.parent.name for path in warehouse(settings).glob("*/publication.json"))
+    names = sorted(path.parent.name for path in local_warehouse(settings).glob("*/publication.json"))
     found = {name: find_publication(settings, name) for name in names}
     return {name: publication for name, publication in found.items() if publication is not None}
 

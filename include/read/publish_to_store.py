@@ -87,7 +87,8 @@ def publish_to_store(settings: Settings, dataset: str, publication: Mapping[str,
     before = _begin(settings, store, dataset)
     versions = _versions(settings, dataset, publication)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        _push_tables(settings, store, dataset, before.versions, versions, pool)
+        if not settings.stores_tables:
+            _push_tables(settings, store, dataset, before.versions, versions, pool)
         versions = _remove_gone(settings, store, before) | versions
         files = _push_files(settings, store, dataset, versions, before.files, pool)
     require_ownership()

@@ -13,6 +13,7 @@ from typing import Any
 
 from include.ground.errors import Refused, Terminal
 from include.ground.sql_quoting import sql_identifier, sql_literal
+from include.ground.stored_path import StoredPath
 from include.read.memory_database import MEMORY, memory_database, rows_sql
 from include.read.published_tables import LAYERS, PinnedTables, layer_order
 
@@ -165,6 +166,10 @@ def write_catalog(reading: PinnedTables, path: Path) -> list[str]:
     version, which stay until the retention of replaced files has passed. Raises Refused (no-catalog).
     """
     names = sorted(reading.tables, key=layer_order)
+    if stored := next((each.path for each in reading.tables.values() if isinstance(each.path, StoredPath)), None):
+        raise _no_catalog(
+            path, f"its views would name files, and {stored} lies in an object store (headrace query reads it)"
+        )
     if not path.parent.is_dir():
         raise _no_catalog(path, f"{path.parent} is not a folder")
     if path.exists() and not _is_database(path):

@@ -20,11 +20,13 @@ from include.ground.delta_log import (
     commits,
     found_transaction,
     newest_metadata,
+    open_delta,
     refuse_lost_commits,
 )
 from include.ground.errors import Terminal
 from include.ground.paths import warehouse
 from include.ground.settings import Settings, load_settings
+from include.ground.stored_path import arrow_files, delta_options
 from include.read.publication import Publication, PublishedTable, published_tables
 
 if TYPE_CHECKING:
@@ -122,16 +124,15 @@ def read_arrow(name: str) -> Any:
 
 def open_table(table: PublishedTable) -> DeltaTable:
     """Open the Delta table at its published version; PublishedVersionGone when the log does not have it whole."""
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     try:
         refuse_lost_commits(table.path, table.version)
         try:
-            return DeltaTable(str(table.path), version=table.version)
+            return open_delta(table.path, table.version)
         except (DeltaError, OSError):
             # The owner may remove a superseded checkpoint between the listing of the log and the opening of it.
-            return DeltaTable(str(table.path), version=table.version)
+            return open_delta(table.path, table.version)
     except LogDamaged as error:
         raise PublishedVersionGone(table, error.what) from error
     except (DeltaError, OSError) as error:
@@ -140,14 +141,7 @@ def open_table(table: PublishedTable) -> DeltaTable:
 
 def open_dataset(table: PublishedTable) -> Any:
     """Return a pyarrow Dataset of a table at its published version."""
-    return open_table(table).to_pyarrow_dataset(filesystem=_files_of(table.path))
-
-
-def _files_of(path: Path) -> Any:
-    # Arrow's own file system reads a local table without a detour through Python; delta-rs's would copy each block.
-    from pyarrow import fs
-
-    return fs.SubTreeFileSystem(str(path), fs.LocalFileSystem())
+    return open_table(table).to_pyarrow_dataset(filesystem=arrow_files(table.path))
 
 
 def table_stats(table: PublishedTable) -> TableStats:
@@ -170,9 +164,9 @@ def table_columns(path: Path) -> dict[str, str]:
     """Return the columns of a Delta table with their types, without those that partition it."""
     from deltalake import DeltaTable
 
-    if not DeltaTable.is_deltatable(str(path)):
+    if not DeltaTable.is_deltatable(str(path), delta_options(path)):
         return {}
-    table = DeltaTable(str(path))
+    table = open_delta(path)
     partitions, declared = table.metadata().partition_columns, json.loads(table.schema().to_json())
     return {each["name"]: _text(each["type"]) for each in declared["fields"] if each["name"] not in partitions}
 

@@ -18,6 +18,7 @@ from include.ground.errors import Terminal
 from include.ground.record_coordinates import RECORD
 from include.ground.settings import Settings, load_settings
 from include.ground.sql_quoting import sql_identifier
+from include.ground.stored_path import arrow_files
 from include.read.memory_database import memory_database
 from include.read.publication import PublishedTable
 from include.read.published_sql import open_query, tables_mentioned
@@ -126,7 +127,7 @@ def _rows_of(table: PublishedTable, files: Sequence[str]) -> Any:
     import pyarrow.dataset as pd
 
     schema = open_dataset(table).schema
-    return pd.dataset([str(table.path / file) for file in files], schema=schema, format="parquet")
+    return pd.dataset(list(files), schema=schema, format="parquet", filesystem=arrow_files(table.path))
 
 
 def _difference(now: Any, before: Any) -> tuple[pa.Table, pa.Table]:

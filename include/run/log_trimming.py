@@ -17,7 +17,7 @@ from pathlib import Path
 from include.declare.derived_dataset import release_retention
 from include.declare.pipeline import Retention
 from include.ground.errors import HeadraceError
-from include.ground.paths import airflow_path, log_path, warehouse
+from include.ground.paths import airflow_path, local_warehouse, log_path
 from include.ground.settings import Settings
 from include.plans.journal import open_plans
 from include.read.publication import read_publication
@@ -62,7 +62,7 @@ def trim_logs(settings: Settings, now: datetime) -> TrimResult:
 def _retentions(settings: Settings) -> dict[str, timedelta]:
     """Return `retention.logs` of each published dataset; for ever when it cannot be read."""
     found = {}
-    for dataset in [path.parent.name for path in warehouse(settings).glob("*/publication.json")]:
+    for dataset in [path.parent.name for path in local_warehouse(settings).glob("*/publication.json")]:
         try:
             release = read_publication(settings, dataset).release
             found[dataset] = release_retention(settings, dataset, release).logs

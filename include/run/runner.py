@@ -23,9 +23,9 @@ from functools import partial
 
 from include.ground.errors import MASK, HeadraceError, Terminal, mask_secrets
 from include.ground.paths import console_path, lease_path, metrics_path, run_path
-from include.ground.ports import LOOPBACK, chosen_port
+from include.ground.ports import LOOPBACK, chosen_port, given_port
 from include.ground.processes import NoProgress, Waiting, stop_on
-from include.ground.settings import CLONE, Settings, given_port, list_settings, load_settings
+from include.ground.settings import CLONE, Settings, list_settings, load_settings
 from include.observe.processes import (
     stalled_seconds,
     started_datasets,

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from include.ground.errors import Terminal
-from include.ground.paths import desired_path, request_path, run_path, warehouse
+from include.ground.paths import desired_path, local_warehouse, request_path, run_path
 from include.ground.settings import Settings
 from include.state.process_states import RUNNER
 from include.state.run_files import RunFile, run_file
@@ -52,7 +52,7 @@ def former_files(settings: Settings) -> Iterator[tuple[Path, Path]]:
     for former, folder in folders.items():
         yield from ((old, folder / old.name) for old in sorted((settings.state / former).glob("*.json")))
     for pattern, name in RENAMED.items():
-        for old in sorted(warehouse(settings).glob(f"*/{pattern}")):
+        for old in sorted(local_warehouse(settings).glob(f"*/{pattern}")):
             yield old, old.with_name(name)
 
 

@@ -185,7 +185,7 @@ def main() -> None:
     """Entry point of `python -m infra.jars.fetch`."""
     parser = argparse.ArgumentParser(description="Fetch and verify the jars of Spark and of the broker.")
     parser.add_argument("--lock", action="store_true", help="regenerate jars.lock from jars.in")
-    parser.add_argument("--also", choices=OPTIONAL, help="also the jars that only a benchmark or a demo needs")
+    parser.add_argument("--also", choices=OPTIONAL, help="also the jars that only s3a://, a benchmark or a demo needs")
     parser.add_argument("--into", type=Path, help="folder of the jars [default: HEADRACE_JARS]")
     chosen = parser.parse_args()
     try:

@@ -25,11 +25,12 @@ from include.ground.errors import Terminal, Transient, holds_secret
 from include.ground.java import find_java, packaged_home
 from include.ground.ports import EXECUTOR_SECONDS, YARN, HadoopUnknown, hadoop_properties, require_master
 from include.ground.settings import CLONE, Settings, reject_unsafe
-from spark_jobs.backends.spark.delta_session import delta_options, require_delta
+from spark_jobs.backends.spark.delta_session import delta_options, require_delta, store_options
 
 LOOPBACK = "127.0.0.1"
 PACKAGES = ("include", "spark_jobs")
 """What Python functions of a dataset's silver.py may import."""
+FETCH_S3A = ".venv/bin/python -m infra.jars.fetch --also s3a"
 SMALLEST_DATE = (1980, 1, 1, 0, 0, 0)
 
 
@@ -187,13 +188,13 @@ TUNED = {
 
 
 def spark_jars(settings: Settings) -> list[Path]:
-    """Return Spark's jars. Raises Terminal (`jars-missing`)."""
-    jars = sorted((settings.jars / "spark").glob("*.jar"))
-    if not jars:
-        folder = settings.jars / "spark"
+    """Return Spark's jars, with those for tables in a store if they lie there. Raises Terminal (`jars-missing`)."""
+    remedies = {"spark": "make setup"} | ({"s3a": FETCH_S3A} if settings.stores_tables else {})
+    found = {folder: sorted((settings.jars / folder).glob("*.jar")) for folder in remedies}
+    for folder in (settings.jars / name for name, jars in found.items() if not jars):
         what = f"no Spark jars in {folder}; Spark was not started"
-        raise Terminal(what, "make setup", code="jars-missing", folder=folder)
-    return jars
+        raise Terminal(what, remedies[folder.name], code="jars-missing", folder=folder)
+    return [jar for jars in found.values() for jar in jars]
 
 
 def open_session(settings: Settings, name: str, *, delta: bool = False) -> SparkSession:
@@ -215,7 +216,7 @@ def open_session(settings: Settings, name: str, *, delta: bool = False) -> Spark
         "spark.local.dir": str(settings.state / "spark"),
     }
     writes_tables = delta or settings.computes_with_spark
-    options |= delta_options() if writes_tables else {}
+    options |= delta_options() | store_options(settings) if writes_tables else {}
     for key, value in options.items():
         reject_unsafe(key, value)
     with private_options(settings, options) as public:

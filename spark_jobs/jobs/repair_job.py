@@ -74,7 +74,7 @@ def planned_repair(settings: Settings, dataset: Dataset, bootstrap: str, *, acce
     """
     refuse_lost_bronze(settings, dataset.name)
     folder = checkpoint_path(settings, dataset.name)
-    if not bronze_path(settings, dataset.name).exists() and not folder.exists():
+    if not bronze_path(settings, dataset.name).is_dir() and not folder.exists():
         return None
     bronze = Table(bronze_spec(settings, dataset.name))
     head = bronze_head(bronze)

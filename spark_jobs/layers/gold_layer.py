@@ -30,6 +30,7 @@ from include.declare.windows import Session, Start, Window
 from include.ground.errors import Terminal
 from include.ground.paths import gold_path
 from include.ground.settings import Settings
+from include.ground.stored_path import arrow_source
 from include.read.published_tables import REFRESH_KEY, RefreshState, stored_refresh_state
 from spark_jobs.layers.gold_files import GoldTable, files_within, history_of, rows_of, silver_within, touched_spans
 from spark_jobs.layers.gold_rows import Sources, gold_rows
@@ -270,7 +271,8 @@ def merged_rows(
 
 
 def _changed_rows(table: Table, file: DataFile, batch: int) -> int:
-    column = pq.read_table(table.spec.path / file.path, columns=["_last_batch"], partitioning=None)["_last_batch"]
+    source = arrow_source(table.spec.path / file.path)
+    column = pq.read_table(source, columns=["_last_batch"], partitioning=None)["_last_batch"]
     return int(pc.sum(pc.equal(column, batch)).as_py() or 0)
 
 

@@ -7,7 +7,6 @@ larger ones. Rows stay the same, in the same order where it matters; a commit of
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections import defaultdict
@@ -22,6 +21,7 @@ from uuid import uuid4
 from include.ground.durable_files import is_whole, named_checksum
 from include.ground.paths import warehouse
 from include.ground.settings import Settings
+from include.ground.stored_path import remove_tree
 from spark_jobs.backends.backend import Backend, FilesDamaged
 from spark_jobs.backends.release import Release
 from spark_jobs.layers.gold_files import MOST_COMPACTED, GoldTable
@@ -291,7 +291,7 @@ def write_group(compacted: CompactedTable, group: Sequence[DataFile], *, aside: 
         return compacted.backend.rewrite(table, group, attempt, compacted.order, compacted.day, aside=aside)
     except BaseException as error:
         # A group that fails is tried again later: what it wrote would fill the disk.
-        shutil.rmtree(attempt, ignore_errors=True)
+        remove_tree(attempt)
         if isinstance(error, Exception):
             _refuse_damaged(table, group)
         raise

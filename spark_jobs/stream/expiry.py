@@ -114,12 +114,13 @@ class StoredDeletion:
 
     def begin(self, retained: RetainedTables) -> None:
         """Begin to delete objects of the tables, unless the thread still does."""
-        if not retained.settings.warehouse or (self._thread is not None and self._thread.is_alive()):
+        settings = retained.settings
+        if settings.stores_tables or not settings.warehouse or (self._thread is not None and self._thread.is_alive()):
             return
         if (protected := retained.protected()) is None:
             return
         kept = {table.spec.path: set(protected.get(table.spec.path, ())) for table in retained.tables}
-        work = partial(_delete_stored, retained.settings, kept, retained.retention)
+        work = partial(_delete_stored, settings, kept, retained.retention)
         self._thread = threading.Thread(target=work, name="objects", daemon=True)
         self._thread.start()
 

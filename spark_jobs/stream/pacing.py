@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import pyarrow.parquet as pq
 
 from include.ground.kafka import record_reader
+from include.ground.stored_path import arrow_source
 from spark_jobs.backends.local.runs import Validations
 from spark_jobs.backends.spark_session import Opened
 from spark_jobs.tables.data_files import DataFile
@@ -65,7 +66,7 @@ class BatchLimit:
 
 def size_in_bronze(bronze: Table, files: Sequence[DataFile]) -> tuple[int, int]:
     """Return the rows of files, and their bytes before compression."""
-    footers = [pq.read_metadata(bronze.spec.path / file.path) for file in files]
+    footers = [pq.read_metadata(arrow_source(bronze.spec.path / file.path)) for file in files]
     groups = [footer.row_group(number) for footer in footers for number in range(footer.num_row_groups)]
     return sum(footer.num_rows for footer in footers), sum(group.total_byte_size for group in groups)
 

@@ -24,6 +24,7 @@ from include.ground.kafka import KafkaRecord, is_compacted, log_end_offsets, log
 from include.ground.paths import bronze_path, checkpoint_path, silver_path
 from include.ground.record_coordinates import FIRST_MS, LAST_MS, kafka_ends, kafka_time
 from include.ground.settings import Settings
+from include.ground.stored_path import arrow_source
 from include.read.publication import fence_publication
 from spark_jobs.layers.bronze import FOLLOWED, FOLLOWS, IdleSet, read_idle_set
 from spark_jobs.tables.checkpoint import (
@@ -65,7 +66,8 @@ def _highest_offset(file: DataFile) -> int:
 
 def _last_offset(path: Path, partition: int) -> int:
     """Return the highest offset that a file has of a partition, -1 for none."""
-    rows = pq.read_table(path, columns=["offset"], filters=pc.field("partition") == partition, partitioning=None)
+    source, chosen = arrow_source(path), pc.field("partition") == partition
+    rows = pq.read_table(source, columns=["offset"], filters=chosen, partitioning=None)
     found = pc.max(rows["offset"]).as_py()
     return -1 if found is None else int(found)
 
@@ -73,7 +75,7 @@ def _last_offset(path: Path, partition: int) -> int:
 def _record(path: Path, partition: int, offset: int) -> KafkaRecord:
     chosen = (pc.field("partition") == partition) & (pc.field("offset") == offset)
     columns = ["timestamp", "key", "value", "headers"]
-    found = pq.read_table(path, columns=columns, filters=chosen, partitioning=None).slice(0, 1)
+    found = pq.read_table(arrow_source(path), columns=columns, filters=chosen, partitioning=None).slice(0, 1)
     (row,), (micros,) = found.to_pylist(), found["timestamp"].cast(pa.int64()).to_pylist()
     return KafkaRecord(offset, kafka_time(micros, row["headers"]), row["key"], row["value"])
 

@@ -268,10 +268,12 @@ def planned_rollback(
 ) -> Rollback | None:
     """Return the rollback that the dataset's tables need, None when they need none. Raises PatchBlocksRollback.
 
+    Tables in a store keep each commit that it acknowledged.
+
     `bronze_version`: bronze goes back to it or an earlier one. `checked`: commits that are checked in each table.
     """
     path = bronze_path(settings, dataset)
-    if not (path / LOG).is_dir():
+    if settings.stores_tables or not (path / LOG).is_dir():
         return None
     bronze = table_end(path, checked)
     if bronze_version is not None and bronze_version < bronze.keep:
@@ -364,7 +366,7 @@ def roll_back_tables(settings: Settings, dataset: Dataset, bootstrap: str, now: 
     OffsetsExpired.
     """
     path, name = bronze_path(settings, dataset.name), dataset.name
-    if not (path / LOG).is_dir():
+    if settings.stores_tables or not (path / LOG).is_dir():
         return None
     shared = _shared_version(settings, dataset, bootstrap)
     if planned_rollback(settings, name, shared, AT_START) is None:

@@ -19,11 +19,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
+from uuid import uuid4
 
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
 from include.ground.commit_history import extend_history, history_end, next_range, write_range
 from include.ground.delta_log import (
@@ -35,10 +35,12 @@ from include.ground.delta_log import (
     last_checkpoint,
     latest_version,
     log_versions,
+    open_delta,
     read_commit,
 )
 from include.ground.durable_files import sync_path, unique_suffix
 from include.ground.errors import Terminal
+from include.ground.stored_path import StoredPath, names_in
 from spark_jobs.tables.failpoints import Step, pass_step
 
 Action = Mapping[str, Any]
@@ -62,11 +64,15 @@ def put_commit(
         "operationParameters": {"mode": "Append"},
         "engineInfo": "headrace",
     }
-    lines = [json.dumps(action, separators=(",", ":")) for action in ({"commitInfo": {**info, **facts}}, *actions)]
     log = table / LOG
+    if isinstance(log, StoredPath):
+        # Two commits never have the same content: a repeated request recognises its own.
+        if not (log / commit_name(version)).create(_content({**info, **facts, "txnId": uuid4().hex}, actions)):
+            raise VersionTaken(f"the log has version {version}")
+        return
     unfinished = log / UNFINISHED.replace("*", unique_suffix())
     try:
-        _write(unfinished, "\n".join(lines).encode(), durable)
+        _write(unfinished, _content({**info, **facts}, actions), durable)
         _create(table, version, unfinished)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -74,9 +80,17 @@ def put_commit(
         sync_path(log)
 
 
+def _content(info: Mapping[str, Any], actions: Iterable[Action]) -> bytes:
+    lines = (json.dumps(action, separators=(",", ":")) for action in ({"commitInfo": info}, *actions))
+    return "\n".join(lines).encode()
+
+
 def discard_unfinished_commits(table: Path) -> None:
-    """Remove commits that earlier owners have not finished; one that is still in progress fails with VersionTaken."""
-    for path in (table / LOG).glob(UNFINISHED):
+    """Remove commits that earlier owners have not finished; one that is still in progress fails with VersionTaken.
+
+    A store has only whole ones.
+    """
+    for path in () if isinstance(table, StoredPath) else (table / LOG).glob(UNFINISHED):
         path.unlink(missing_ok=True)
 
 
@@ -149,8 +163,9 @@ CHECKPOINT_FILE = re.compile(r"^(\d{20})\.checkpoint\.parquet$")
 
 
 def checkpoint_versions(table: Path) -> list[int]:
-    """Return the versions of all checkpoints, ascending. Lists the log."""
-    found = (CHECKPOINT_FILE.match(path.name) for path in (table / LOG).iterdir())
+    """Return the versions of all checkpoints, ascending; in a store, of the last ones. Lists the log."""
+    after = commit_name(max(0, (last_checkpoint(table) or 0) - SPARSE))
+    found = map(CHECKPOINT_FILE.match, names_in(table / LOG, after))
     return sorted(int(match[1]) for match in found if match)
 
 
@@ -208,7 +223,7 @@ KEPT_COMMITS = 100
 
 def is_due(table: Path, version: int) -> bool:
     """Return whether a table at `version` has a range of commits that may move, if they are old enough."""
-    return version - KEPT_COMMITS >= history_end(table) + len(next_range(table))
+    return not isinstance(table, StoredPath) and version - KEPT_COMMITS >= history_end(table) + len(next_range(table))
 
 
 def move_range(table: Path, version: int, needed: Collection[int], age: timedelta = OPENING) -> bool:
@@ -245,7 +260,7 @@ def _may_move(table: Path, versions: range, oldest: int, age: timedelta) -> bool
         if checkpoint_file(table, checkpoint).exists():
             is_old = read_commit(table, checkpoint).timestamp_ms / 1000 <= time.time() - age.total_seconds()
             # Raises DeltaError when the checkpoint is damaged.
-            return is_old and DeltaTable(str(table), version=checkpoint).version() == checkpoint
+            return is_old and open_delta(table, checkpoint).version() == checkpoint
     return False
 
 
@@ -296,6 +311,9 @@ class LogTail:
 
 def log_tail(table: Path, checked: int = CHECKED) -> LogTail:
     """Check the newest commits of a table, as many as `checked`. Raises Terminal (`table-missing`)."""
+    if isinstance(table, StoredPath):
+        # A store keeps each commit, whole, that it has acknowledged.
+        return LogTail(table, last := latest_version(table), last, ())
     last = max(log_versions(table), default=-1)
     first, whole = max(0, last - checked), last
     while (found := _whole_until(table, first, whole)) < whole:

@@ -22,6 +22,7 @@ from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
 from include.ground.delta_log import add_actions
+from include.ground.stored_path import arrow_sink, arrow_source
 from spark_jobs.tables.commit_log import Action
 
 BATCH = "_batch_id"
@@ -60,9 +61,10 @@ class ParquetFile:
     more; the last one may have less.
     """
 
-    def __init__(self, path: Path, schema: pa.Schema, writing: ParquetWriting) -> None:
+    def __init__(self, sink: Any, schema: pa.Schema, writing: ParquetWriting) -> None:
+        """`sink`: a path or a stream of Arrow."""
         self._writer = pq.ParquetWriter(
-            path,
+            sink,
             schema,
             compression=writing.compression,
             use_dictionary=_all_but(writing.distinct, schema),
@@ -110,8 +112,8 @@ def _all_but(names: Sequence[str], schema: pa.Schema) -> bool | list[str]:
 
 
 def write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path, writing: ParquetWriting) -> None:
-    """Write rows into a new file."""
-    with closing(ParquetFile(path, schema, writing)) as file:
+    """Write rows into a new file, here or in a store."""
+    with arrow_sink(path) as sink, closing(ParquetFile(sink, schema, writing)) as file:
         for batch in batches:
             file.add(batch)
 
@@ -202,21 +204,21 @@ def widened(high: Bound) -> Bound:
 
 def bounds_of(path: Path, columns: Sequence[str]) -> list[tuple[dict[str, Bound], dict[str, Bound]]]:
     """Return the lower and upper bounds of `columns` for each row group of a Parquet file, from its footer."""
-    footer = pq.read_metadata(path)
+    footer = pq.read_metadata(arrow_source(path))
     at = _column_numbers(footer, columns)
     return [_bounds([footer.row_group(group)], at) for group in range(footer.num_row_groups)]
 
 
 def may_have_nulls(path: Path, column: str) -> bool:
     """Return whether a Parquet file may have a null in a column, by its footer."""
-    footer = pq.read_metadata(path)
+    footer = pq.read_metadata(arrow_source(path))
     groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
     return bool(groups) and dict(_nulls(groups, _column_numbers(footer, (column,)))).get(column) != 0
 
 
 def written_file(spec: TableSpec, path: Path) -> DataFile:
     """Return a newly written file with its rows and bounds, from its footer."""
-    footer = pq.read_metadata(path)
+    footer = pq.read_metadata(arrow_source(path))
     value = unquote(path.parent.name.partition("=")[2])
     groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
     columns = _column_numbers(footer, spec.bounded)
@@ -249,7 +251,7 @@ def batch_rows(folder: Path, files: Iterable[DataFile], first: int, last: int) -
 
 @lru_cache(maxsize=256)
 def _column_counts(path: Path) -> Mapping[int, int]:
-    column = pq.read_table(path, columns=[BATCH], partitioning=None)[BATCH]
+    column = pq.read_table(arrow_source(path), columns=[BATCH], partitioning=None)[BATCH]
     return {item["values"]: item["counts"] for item in pc.value_counts(column).to_pylist()}
 
 

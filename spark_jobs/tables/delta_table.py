@@ -8,7 +8,6 @@ folder after a crash, invisible to readers, until `headrace maintain` deletes th
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import threading
 from bisect import bisect_left, insort
@@ -35,11 +34,14 @@ from include.ground.delta_log import (
     checkpoint_file,
     fenced_transactions,
     found_transaction,
+    has_commit,
+    open_delta,
     refuse_lost_commits,
     transaction_commit,
 )
 from include.ground.durable_files import name_by_checksum, sync_files
 from include.ground.errors import Terminal
+from include.ground.stored_path import delta_options, remove_tree
 from spark_jobs.tables.commit_log import Action, SupersededCheckpoints, VersionTaken, put_commit
 from spark_jobs.tables.data_files import BATCH, DataFile, TableSpec, actions, batch_rows, files_of, written_file
 from spark_jobs.tables.log_lines import error_reason, log_line
@@ -153,7 +155,7 @@ class Table:
         self._owner: int | None = None
         """The owner's transaction of its last commit; None: the table is not claimed."""
         self._may_commit = version is None
-        self._delta = _open_or_create(spec) if version is None else DeltaTable(str(spec.path), version=version)
+        self._delta = _open_or_create(spec) if version is None else open_delta(spec.path, version)
         refuse_lost_commits(spec.path, self._delta.version())
         self._load()
         self._checkpoints = None if version is not None else self._superseded_checkpoints()
@@ -174,7 +176,7 @@ class Table:
     def _refresh(self) -> None:
         """Reload after a failed commit call, since the log may contain the commit. Raises OwnershipLost."""
         if self._stale:
-            self._delta = DeltaTable(str(self.spec.path))
+            self._delta = open_delta(self.spec.path)
             self._load()
             if self._owner is not None:
                 self._follow_owner()
@@ -217,7 +219,7 @@ class Table:
             return found_transaction(self._delta, self.spec.path, app_id)
         except DeltaError:
             # It reads the checkpoint that the snapshot was opened with, which the owner may have removed since.
-            self._delta = DeltaTable(str(self.spec.path), version=self._version)
+            self._delta = open_delta(self.spec.path, self._version)
             return found_transaction(self._delta, self.spec.path, app_id)
 
     def claim(self, epoch: int) -> None:
@@ -228,7 +230,7 @@ class Table:
         """
         with self._lock:
             while True:
-                self._delta = DeltaTable(str(self.spec.path))
+                self._delta = open_delta(self.spec.path)
                 self._load()
                 known = self._transaction_version(OWNER_APP_ID) or 0
                 if owner_epoch(known) >= epoch:
@@ -332,7 +334,7 @@ class Table:
         write_files(chosen, path, "overwrite", self.spec.partition, self.spec.writing.spark_options)
         files = self.written_files(path)
         if not files:
-            shutil.rmtree(path, ignore_errors=True)
+            remove_tree(path)
         return files
 
     def attempt_folder(self, folder: str) -> Path:
@@ -470,13 +472,19 @@ def nullable_columns(fields: Iterable[StructField]) -> StructType:
 
 def _open_or_create(spec: TableSpec) -> DeltaTable:
     try:
-        return DeltaTable(str(spec.path))
+        return open_delta(spec.path)
     except TableNotFoundError:
         bounded = {"delta.dataSkippingStatsColumns": ",".join(spec.bounded)}
-        schema = Schema.from_json(spec.schema.json())
         return DeltaTable.create(
-            str(spec.path), schema, partition_by=[spec.partition], name=spec.name, configuration=PROPERTIES | bounded
+            str(spec.path),
+            Schema.from_json(spec.schema.json()),
+            partition_by=[spec.partition],
+            name=spec.name,
+            configuration=PROPERTIES | bounded,
+            storage_options=delta_options(spec.path),
         )
     except DeltaError as error:
+        # Of a store that does not answer: StoreUnavailable.
+        has_commit(spec.path, 0)
         remedy = "headrace repair DATASET   (removes what a power cut left at the end of the log)"
         raise Terminal(f"{spec.name} at {spec.path} cannot be opened: {error}", remedy) from error

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.ground.errors import Transient
+from include.ground.stored_path import arrow_source
 
 UNFINISHED = "_temporary"
 """Spark's folder for what tasks have not committed; a task that lost its driver may leave files there."""
@@ -54,7 +55,7 @@ def _write(rows: DataFrame, folder: Path, mode: str, partition: str | None, opti
 
 def parquet_rows(files: Iterable[Path]) -> int:
     """Return the row count of Parquet files, from the footers."""
-    return sum(int(pq.read_metadata(file).num_rows) for file in files)
+    return sum(int(pq.read_metadata(arrow_source(file)).num_rows) for file in files)
 
 
 def parquet_files(folder: Path) -> list[Path]:

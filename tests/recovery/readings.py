@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import Any
 
 import duckdb
 import polars as pl
-from deltalake import DeltaTable
+
+from include.ground.delta_log import open_delta
 
 BEGUN = datetime(2024, 2, 27, tzinfo=UTC)
 EVERY = timedelta(minutes=7)
@@ -69,9 +70,8 @@ def _broken(number: int) -> Sent:
     return Sent("d1", value, "type", {})
 
 
-def wrong_rows(warehouse: Path, dataset: str, sent: Sequence[Sent]) -> str:
+def wrong_rows(published: Mapping[str, Any], warehouse: Path, dataset: str, sent: Sequence[Sent]) -> str:
     """Return the first difference between the published tables and the expected rows of `sent`, "" for none."""
-    published = json.loads((warehouse / dataset / "publication.json").read_text("utf-8"))
     tables = {name: _rows(warehouse / t["path"], t["version"]) for name, t in published["tables"].items()}
     silver = pl.DataFrame([item.reading for item in sent if item.fate == "silver"])
     wanted = {f"silver.{dataset}": silver}
@@ -85,7 +85,7 @@ def wrong_rows(warehouse: Path, dataset: str, sent: Sequence[Sent]) -> str:
 
 
 def _rows(table: Path, version: int) -> pl.DataFrame:
-    return pl.DataFrame(pl.from_arrow(DeltaTable(str(table), version=version).to_pyarrow_table()))
+    return pl.DataFrame(pl.from_arrow(open_delta(table, version).to_pyarrow_table()))
 
 
 def _difference(name: str, found: pl.DataFrame, wanted: pl.DataFrame) -> str:

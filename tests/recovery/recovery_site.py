@@ -85,6 +85,8 @@ class Site:
     drivers: list[Driver] = field(default_factory=list)
     sent_count: int = 0
     backend: str = "auto"
+    variables: dict[str, str] = field(default_factory=dict)
+    """More of the environment of commands and drivers."""
 
     def prepare(self, partitions: int = 2) -> None:
         """Create the dataset's folder and topic."""
@@ -114,7 +116,7 @@ class Site:
             "HEADRACE_TRIGGER_SECONDS": "0.25",
             "PYTHONUNBUFFERED": "1",
         }
-        return plain | mine | dict(more)
+        return plain | mine | self.variables | dict(more)
 
     def start_driver(self, failpoint: str = "", **more: str) -> Driver:
         """Start a driver, as `headrace up` would; `failpoint` is HEADRACE_FAILPOINT in its environment alone."""
@@ -233,7 +235,8 @@ class Site:
         """Assert a balanced audit, the rows that the sent records must give, and each commit once."""
         audit = audit_dataset(self.settings, self.dataset, partial(open_topic, self.bootstrap, jars=self.settings.jars))
         assert audit.balanced, [finding.sentence() for finding in audit.findings[:5]]
-        assert not (wrong := wrong_rows(warehouse(self.settings), self.dataset, self.sent)), wrong
+        wrong = wrong_rows(self.publication(), warehouse(self.settings), self.dataset, self.sent)
+        assert not wrong, wrong
         assert not (wrong := repeated_commits(warehouse(self.settings) / self.dataset)), wrong
 
     def kill_all(self) -> None:
@@ -268,7 +271,7 @@ def repeated_commits(tables: Path) -> str:
 
     Versions of an app id ascend strictly, epochs never descend, and batches have no gap.
     """
-    for log in sorted(tables.rglob("_delta_log")):
+    for log in sorted({path.parent for path in tables.rglob("*.json") if path.parent.name == "_delta_log"}):
         versions: dict[str, int] = {}
         epoch, last = 0, -1
         for path in sorted(log.glob("*.json")):

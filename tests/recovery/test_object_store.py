@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from recovery_site import Driver, Site, wait_until
-from stored_site import create_bucket, endpoint_of, running_store, stored_settings
+from stored_site import create_bucket, endpoint_of, running_store, store_variables, stored_settings
 
 from include.ground.object_store import ObjectStore, find_store
 from include.ground.paths import checkpoint_path, warehouse
@@ -40,8 +40,7 @@ class StoredSite:
     @property
     def variables(self) -> dict[str, str]:
         """The store's settings, for drivers and commands."""
-        names = ("warehouse", "warehouse_endpoint", "warehouse_key_id", "warehouse_secret_file")
-        return {f"HEADRACE_{name.upper()}": str(getattr(self.settings, name)) for name in names}
+        return store_variables(self.settings)
 
     def start(self, failpoint: str = "") -> Driver:
         """Start a driver that publishes to the store."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import io
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -142,6 +143,7 @@ class LogReads:
             return real_list(path)
 
         monkeypatch.setattr(builtins, "open", counted_open)
+        monkeypatch.setattr(io, "open", counted_open)
         monkeypatch.setattr(os, "listdir", counted_list)
 
 

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from include.cli.main import app
 from include.ground.errors import mask_secrets
+from include.ground.ports import given_port
 from include.ground.settings import (
     PREFIX,
     InvalidSetting,
     Settings,
-    given_port,
     list_settings,
     load_settings,
     reject_unsafe,

@@ -5,9 +5,9 @@ The Arrow files are in a folder of this process, which the next one removes afte
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from os import getpid
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.ground.record_coordinates import FIRST_DATE, LAST_DATE
+from include.ground.stored_path import StoredPath, remove_tree
+from include.read.memory_database import spill_folder
 from spark_jobs.backends.local.arrow_files import read_arrow, write_arrow
 from spark_jobs.backends.local.prepared_query import ScratchFolder
 from spark_jobs.layers.bronze import RENAMED, ArrowRecords, BronzeBatch, KafkaRecords, commit_batch
@@ -41,7 +43,8 @@ def commit_bronze(
 
 @cache
 def _arriving(path: Path) -> ScratchFolder:
-    return ScratchFolder(path.with_name("_arriving"))
+    local = spill_folder(getpid()) if isinstance(path, StoredPath) else path.parent
+    return ScratchFolder(local / "_arriving")
 
 
 def write_bronze(table: Table, records: ArrowRecords, batch: int, folder: str, scratch: Path) -> list[DataFile]:
@@ -51,7 +54,7 @@ def write_bronze(table: Table, records: ArrowRecords, batch: int, folder: str, s
     batch.
     """
     target = table.attempt_folder(folder)
-    shutil.rmtree(target, ignore_errors=True)
+    remove_tree(target)
     schema = to_arrow_schema(table.spec.data_schema, timezone="UTC")
     files = records(scratch)
     try:
@@ -66,7 +69,7 @@ def write_bronze(table: Table, records: ArrowRecords, batch: int, folder: str, s
         # Also if the disk is full: each attempt would take more of it.
         for file in files:
             file.unlink()
-    return table.written_files(target) if target.exists() else []
+    return table.written_files(target) if target.is_dir() else []
 
 
 def rows_by_date(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:

@@ -10,6 +10,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from include.ground.errors import Terminal
+from include.ground.object_store import find_store
+from include.ground.settings import Settings
 from spark_jobs.contract.java_function import give_to_driver
 
 LOG_STORES = {"file": "LinkLogStore", "s3a": "ConditionalS3LogStore"}
@@ -43,6 +45,10 @@ TUNED_DELTA = {
 }
 
 
+UNSIGNED = "AWS4UnsignedPayloadSignerType"
+"""Over plain HTTP a signature of the payload is refused by some stores."""
+
+
 class UnsafeDelta(Terminal):
     """The session has a value of delta-spark's settings with which commits are lost or doubled."""
 
@@ -54,6 +60,23 @@ class UnsafeDelta(Terminal):
 def delta_options() -> dict[str, str]:
     """Return the options of a session whose tables Spark writes."""
     return {**TUNED_DELTA, **GUARDED_DELTA}
+
+
+def store_options(settings: Settings) -> dict[str, str]:
+    """Return Hadoop's options for the store where tables lie, none where they lie here. Raises PasswordUnreadable."""
+    store = find_store(settings) if settings.stores_tables else None
+    if store is None:
+        return {}
+    known = {name.removeprefix("aws_"): value for name, value in store.delta_options.items()}
+    is_plain, endpoint = known["allow_http"] == "true", known.get("endpoint")
+    # A buffer on the disk needs Hadoop's own local file system, which starts processes.
+    options = {"endpoint.region": known["region"], "path.style.access": "true", "fast.upload.buffer": "bytebuffer"}
+    options |= {"connection.ssl.enabled": "false", "signing-algorithm": UNSIGNED} if is_plain else {}
+    options |= {"endpoint": endpoint} if endpoint else {}
+    if "access_key_id" in known:
+        options |= {"access.key": known["access_key_id"], "secret.key": known["secret_access_key"]}
+        options |= {"aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"}
+    return {f"spark.hadoop.fs.s3a.{name}": value for name, value in options.items()}
 
 
 def require_delta(spark: SparkSession) -> None:
