@@ -9,6 +9,7 @@ looks as a runner, `headrace status`, a scrape and a reader do. Rows come from p
 In the end each process makes runs as fast as it can, and leases are taken one after the other until PostgreSQL refuses.
 
 Usage: fleet_speed.py [--datasets N] [--drivers D] [--rates 10000,40000] [--seconds S] [--connections C] [--ledger URL]
+                      [--requested M] [--lease-seconds L]
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from include.observe.ledger_reader import open_reader
 from include.observe.ledger_writer import open_writer
 from include.observe.metrics import HeadraceCollector
 from include.observe.progress import observe_progress
-from include.read.publication import publications, read_publication
+from include.read.publication import Publication, TableVersion, publications, publish, read_publication
 from include.run.reconcile import Observation, Policy
 from include.run.runner import Runner
 from include.state.lease import Lease, LeaseRole, LeaseServerUnavailable, take_lease
@@ -200,6 +201,7 @@ def site(chosen: argparse.Namespace, server: PostgresServer) -> Iterator[Setting
             runner="service",
             kafka_bootstrap=bootstrap_servers(broker),
             lease_url=server.url,
+            lease_seconds=chosen.lease_seconds,
             ledger_url=chosen.ledger.format(server=server.url.replace("postgresql:", "postgresql+psycopg:")),
             console="off",
         )
@@ -305,6 +307,39 @@ def print_limit_of_leases(server: PostgresServer) -> None:
             lease.release()
 
 
+def print_looks_at_files(count: int) -> None:
+    """Print what a step of the runner and reading all publications take, with files alone: no tables, no leases."""
+    with tempfile.TemporaryDirectory(prefix="headrace-fleet-") as place:
+        settings = Settings(
+            state=Path(place) / "state",
+            datasets=Path(place) / "datasets",
+            runner="service",
+            kafka_bootstrap="127.0.0.1:9",
+        )
+        now, pid, started = datetime.now(UTC), os.getpid(), psutil.Process().create_time()
+        tables = {f"table{number}": TableVersion(f"t/{number}", 1) for number in range(4)}
+        for name in dataset_names(count):
+            copy_dataset(TEMPLATE, settings.datasets / name, name)
+            request_stream(settings, name, "bench-fleet")
+            write_run_file(settings, RunFile(stream_name(name), pid, started, sys.argv))
+            status = DriverStatus("running", pid=pid, identity=identity_of(pid), at=now, progress_at=now)
+            status_file(settings, stream_name(name)).write(status)
+            publish(settings, Publication(name, "r", 1, now, {0: 1}, tables))
+        runner = Watching(settings, Policy(), lambda _: None)
+        looks = {"a step of the runner": lambda: runner.step(0.0), "all publications": lambda: publications(settings)}
+        print(f"{count:,} datasets of files alone; load {os.getloadavg()[0]:.1f}")
+        for title, look in looks.items():
+            own = [cpu_seconds(look) for _ in range(5)]
+            print(f"  {title}: CPU median {median(own):.3f} s of {len(own)}", flush=True)
+
+
+def cpu_seconds(call: Callable[[], object]) -> float:
+    """Return the CPU seconds of a call."""
+    before = time.process_time()
+    call()
+    return time.process_time() - before
+
+
 def main() -> None:
     """Print the figures; with `--serve`, be a driver."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -313,6 +348,8 @@ def main() -> None:
     parser.add_argument("--rates", default="10000")
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--connections", type=int, default=0, help="of PostgreSQL; 0: as many as the datasets need")
+    parser.add_argument("--lease-seconds", type=float, default=30.0, help="more on a machine that is busy otherwise")
+    parser.add_argument("--requested", type=int, default=1_000, help="datasets of which there are only files")
     parser.add_argument("--ledger", default="{server}", help="URL of the ledger; empty: SQLite in the state folder")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -320,6 +357,7 @@ def main() -> None:
         given = json.loads(chosen.serve)
         serve(Settings(**given["settings"]), given["names"])
         return
+    print_looks_at_files(chosen.requested)
     with postgres_server() as server:
         print_limit_of_leases(server)
     connections = chosen.connections or CONNECTIONS_OF_A_DATASET * chosen.datasets + SPARE
