@@ -89,37 +89,24 @@ def validate_joined(
     """Validate records; those in `joined` are joined with the reference tables that a plan had."""
     if not joined:
         return backend.validate(writer, records, batches, writer.staging, until)
-    found = [_validated(backend, writer, records, batches, until, joined, None)]
-    for patched in {each.plan: each for each in joined.values()}.values():
-        found.append(_validated(backend, writer, records, batches, until, joined, patched))
+
+    def validated(patched: PatchedReference | None) -> ValidatedFiles:
+        folder, own = writer.staging / (patched.plan if patched is not None else "others"), writer
+        with backend.sql() as sql:
+            sql.view_files("records", records, writer.bronze.spec.data_schema)
+            sql.view_places("positions", [position for position, each in joined.items() if patched in (None, each)])
+            join = f'{"anti" if patched is None else "semi"} join positions using ("partition", "offset")'
+            sql.save_records(f"select * from records {join}", folder / "records")
+        if patched is not None:
+            versions = ReferenceVersions(writer.spark, writer.decisions.settings, writer.dataset, patched.versions)
+            own = replace(writer, reference=versions, staging=folder / "_staging")
+        part = [path for path in parquet_files(folder / "records") if pq.read_metadata(path).num_rows]
+        return backend.validate(own, part, batches, folder / "validated", until)
+
+    found = [validated(patched) for patched in (None, *{each.plan: each for each in joined.values()}.values())]
     return ValidatedFiles(
         tuple(path for part in found for path in part.accepted), tuple(path for part in found for path in part.invalid)
     )
-
-
-def _validated(
-    backend: Backend,
-    writer: SilverTables,
-    records: Sequence[Path],
-    batches: tuple[int, int],
-    until: int,
-    joined: Mapping[Position, PatchedReference],
-    patched: PatchedReference | None,
-) -> ValidatedFiles:
-    """Validate the records that one plan joined; None: those that no plan did."""
-    folder = writer.staging / (patched.plan if patched is not None else "others")
-    with backend.sql() as sql:
-        sql.view_files("records", records, writer.bronze.spec.data_schema)
-        sql.view_places("positions", [position for position, each in joined.items() if patched in (None, each)])
-        join = "anti" if patched is None else "semi"
-        sql.save_records(
-            f'select * from records {join} join positions using ("partition", "offset")', folder / "records"
-        )
-    if patched is not None:
-        versions = ReferenceVersions(writer.spark, writer.decisions.settings, writer.dataset, patched.versions)
-        writer = replace(writer, reference=versions, staging=folder / "_staging")
-    part = [path for path in parquet_files(folder / "records") if pq.read_metadata(path).num_rows]
-    return backend.validate(writer, part, batches, folder / "validated", until)
 
 
 class PatchOutdated(Terminal):

@@ -28,11 +28,12 @@ from include.declare.yaml_declarations import DeclarationRefused, Document, Prob
 from include.ground.app_ids import release_app_id
 from include.ground.delta_log import FileChanges, add_actions, commit_content, file_changes
 from include.ground.errors import Transient
-from include.ground.paths import gold_path, warehouse
+from include.ground.paths import warehouse
 from include.ground.settings import Settings
 from include.read.publication import PublishedTable, SourceVersion
 from include.read.published_tables import open_table
 from spark_jobs.layers.gold_files import GoldTable, column_spans
+from spark_jobs.layers.gold_layer import gold_spec
 from spark_jobs.layers.row_provenance import (
     PROVENANCE,
     ReplacedGrains,
@@ -41,9 +42,7 @@ from spark_jobs.layers.row_provenance import (
     rows_of_other_grains,
     with_history,
 )
-from spark_jobs.layers.silver_tables import MONTH, OpenTable
-from spark_jobs.tables.data_files import TableSpec
-from spark_jobs.tables.delta_table import partitioned_schema
+from spark_jobs.layers.silver_tables import OpenTable
 from spark_jobs.tables.spark_files import no_rows, parquet_files, parquet_rows, read_files, read_folder, write_folder
 
 if TYPE_CHECKING:
@@ -252,10 +251,7 @@ def open_derived_table(
     own = spark.newSession()
     rows = checked_rows(own, settings, derived, gold, sources)
     with_provenance = rows.select("*", *first_provenance(0, gold.grain[0]))
-    schema = partitioned_schema(with_provenance.schema, MONTH)
-    bounded = tuple(name for name in gold.grain if schema[name].dataType.simpleString() != "binary")
-    path = gold_path(settings, derived.name, derived.release, gold.name)
-    spec = TableSpec(f"gold.{gold.name}", path, schema, MONTH, (*bounded, "_last_batch"), settings.is_power_safe)
+    spec = gold_spec(settings, derived, as_query(gold), with_provenance.schema)
     app_id = release_app_id(derived.name, derived.release, f"gold/{gold.name}")
     shifts = {name: known_shifts(touched_by) for name, touched_by in gold.touched_by.items()}
     return DerivedTable(gold, GoldTable(as_query(gold), open_table(spec, None), own, app_id), shifts)

@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.declare.dataset import Dataset
+from include.declare.derived_dataset import DerivedDataset
 from include.declare.event_times import FIRST, LAST, WatermarkProgress, watermark_facts
 from include.declare.gold import EVERY_RUN, Gold
 from include.declare.windows import Session, Start, Window
@@ -207,7 +208,7 @@ class GoldFailed(Terminal):
         self.table = table
 
 
-def gold_spec(settings: Settings, dataset: Dataset, gold: Gold, columns: StructType) -> TableSpec:
+def gold_spec(settings: Settings, dataset: Dataset | DerivedDataset, gold: Gold, columns: StructType) -> TableSpec:
     """Return what `gold.<table>` is, from the columns that Spark computes."""
     schema = partitioned_schema(columns, MONTH)
     bounded = tuple(name for name in gold.row_columns if schema[name].dataType.simpleString() != "binary")

@@ -34,7 +34,7 @@ from include.observe.ledger_writer import rebuild
 from include.read.publication import Publication, read_publication
 from include.read.publication import tables_of as tables_of_publication
 from include.read.published_tables import PinnedTables
-from spark_jobs.backends.local import rewrites
+from spark_jobs.backends.local import backend
 from spark_jobs.backends.release import open_release, tables_of
 from spark_jobs.stream import refine as refine_module
 from spark_jobs.stream import upkeep
@@ -299,7 +299,7 @@ def compact_all(compaction: AutomaticCompaction, release: SmallRelease) -> None:
 
 def test_silver_is_split_by_event_day_when_large(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch) -> None:
     release = patcher.production
-    monkeypatch.setattr(rewrites, "SPLIT_BY_DAY", 1)
+    monkeypatch.setattr(backend, "SPLIT_BY_DAY", 1)
     before = head_rows(release)["silver.meter"]
     compact_tables(release.settings, [release.release], 600, CompactionPolicy(min_files=2))
     assert_same_rows({"silver": head_rows(release)["silver.meter"]}, {"silver": before})

@@ -16,9 +16,9 @@ from slice_patcher import SlicePatcher
 from small_release import SmallRelease
 
 from spark_jobs.backends.backend import FilesDamaged
-from spark_jobs.backends.local import rewrites
+from spark_jobs.backends.local import backend
+from spark_jobs.backends.local.backend import copy_row_groups, have_same_columns
 from spark_jobs.backends.local.duckdb_session import duckdb_session, write_partitioned
-from spark_jobs.backends.local.rewrites import copy_row_groups, have_same_columns
 from spark_jobs.stream import compaction
 from spark_jobs.stream.compaction import CompactedTable, compact_tables, compactable_tables
 from spark_jobs.tables.data_files import DataFile, ParquetWriting, are_of_one_day, write_parquet
@@ -47,7 +47,7 @@ def copied_group(
     release: SmallRelease, monkeypatch: pytest.MonkeyPatch, layer: str
 ) -> tuple[CompactedTable, list[DataFile]]:
     """Return a table of the layer and a group of its files, which are of one day and count as large."""
-    monkeypatch.setattr(rewrites, "LEAST_COPIED", 0)
+    monkeypatch.setattr(backend, "LEAST_COPIED", 0)
     for batch in range(5, 8):
         release.take([reading(40, batch), reading(41, batch + 1)] if batch == 5 else [reading(42 + batch % 2, batch)])
     (found,) = tables_named(release, f"{layer}.meter")
@@ -67,7 +67,7 @@ def test_damage_is_not_compacted(
     patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch, layer: str, least: int
 ) -> None:
     compacted, group = copied_group(patcher.production, monkeypatch, layer)
-    monkeypatch.setattr(rewrites, "LEAST_COPIED", least)
+    monkeypatch.setattr(backend, "LEAST_COPIED", least)
     path = compacted.table.spec.path / group[0].path
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -104,24 +104,24 @@ def test_files_with_other_columns_are_not_copied_into_one(tmp_path: Path) -> Non
 @pytest.mark.parametrize("reason", ["small", "out of order", "of several days"])
 def test_row_groups_are_not_copied(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
     compacted, group = copied_group(patcher.production, monkeypatch, "silver")
-    assert rewrites._can_be_copied(compacted.table, group, compacted.day)
+    assert backend._can_be_copied(compacted.table, group, compacted.day)
     if reason == "small":
-        monkeypatch.setattr(rewrites, "LEAST_COPIED", 1 << 20)
+        monkeypatch.setattr(backend, "LEAST_COPIED", 1 << 20)
     if reason == "out of order":
         group.reverse()
     if reason == "of several days":
         group = sorted(compacted.table.files(), key=lambda file: file.first_batch)[:2]
         assert not are_of_one_day(group, compacted.day)
-    assert not rewrites._can_be_copied(compacted.table, group, compacted.day)
+    assert not backend._can_be_copied(compacted.table, group, compacted.day)
 
 
 def test_small_file_among_large_ones_is_copied(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch) -> None:
     compacted, group = copied_group(patcher.production, monkeypatch, "silver")
     sized = [replace(file, size=size) for file, size in zip(group, [900, 300], strict=True)]
-    monkeypatch.setattr(rewrites, "LEAST_COPIED", 600)
-    assert rewrites._can_be_copied(compacted.table, sized, compacted.day)
-    monkeypatch.setattr(rewrites, "LEAST_COPIED", 601)
-    assert not rewrites._can_be_copied(compacted.table, sized, compacted.day)
+    monkeypatch.setattr(backend, "LEAST_COPIED", 600)
+    assert backend._can_be_copied(compacted.table, sized, compacted.day)
+    monkeypatch.setattr(backend, "LEAST_COPIED", 601)
+    assert not backend._can_be_copied(compacted.table, sized, compacted.day)
 
 
 def test_rejected_of_both_writers_is_one_table(patcher: SlicePatcher) -> None:

@@ -18,7 +18,7 @@ from include.declare.history_slice import BRONZE, Slice, Span
 from include.ground.settings import Settings
 from include.read.publication import publish, read_publication
 from include.state.release_files import PatchDirection
-from spark_jobs.backends.local import rewrites
+from spark_jobs.backends.local import backend
 from spark_jobs.history import rebuild_slice
 from spark_jobs.history.apply_patch import PatchOutdated
 from spark_jobs.tables.data_files import DataFile
@@ -100,7 +100,7 @@ def test_slice_that_loses_a_record_is_refused(patcher: SlicePatcher, monkeypatch
 def test_patch_that_would_lose_a_row_is_refused(patcher: SlicePatcher, monkeypatch: pytest.MonkeyPatch) -> None:
     patch, _, _ = patcher.rebuild(only(TOO_FAR[0]), raise_distance)
     before, versions = visible(patcher.production), patcher.production.versions()
-    monkeypatch.setattr(rewrites, "REPLACED", f"select * from ({rewrites.REPLACED}) limit 0")
+    monkeypatch.setattr(backend, "REPLACED", f"select * from ({backend.REPLACED}) limit 0")
     with pytest.raises(PatchOutdated) as refused:
         patcher.apply(patch)
     assert isinstance(refused.value.__cause__, RowsUnaccounted)
