@@ -9,7 +9,6 @@ Usage: python -m spark_jobs.jobs.audit_job DATASET. Prints one JSON object per l
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from os import getpid
 from typing import Any
@@ -56,18 +55,13 @@ def recomputed_tables(settings: Settings, spark: SparkSession, published: Public
     return found
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the job; return its exit code (`bounded_job.py`)."""
-    (dataset,) = arguments
-
-    def work(settings: Settings) -> None:
-        published = read_publication(settings, dataset)
-        spark = open_session(settings, f"headrace audit {dataset}")
-        recompute = recomputed_tables if published.is_derived else recomputed_records
-        report(recomputed=recompute(settings, spark, published))
-
-    return run_reading_job("audit", dataset, work)
+def audit(settings: Settings, dataset: str) -> None:
+    """Report how the published tables of a dataset differ from those computed again."""
+    published = read_publication(settings, dataset)
+    spark = open_session(settings, f"headrace audit {dataset}")
+    recompute = recomputed_tables if published.is_derived else recomputed_records
+    report(recomputed=recompute(settings, spark, published))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_reading_job("audit", audit, *sys.argv[1:]))

@@ -34,8 +34,8 @@ def use_utc() -> None:
     time.tzset()
 
 
-def run_job(name: str, act: Callable[[Settings], bool | None]) -> int:
-    """Run `act` as the job `name`, report a failure, and return the exit code.
+def run_job(name: str, act: Callable[..., bool | None], *arguments: str) -> int:
+    """Run `act` with the settings and the arguments as the job `name`, report a failure, and return the exit code.
 
     STOPPED when `act` returns False, DONE for anything else, REFUSED after a HeadraceError, else FAILED.
     """
@@ -44,7 +44,7 @@ def run_job(name: str, act: Callable[[Settings], bool | None]) -> int:
     try:
         settings = load_settings()
         find_java(os.environ)
-        return STOPPED if act(settings) is False else DONE
+        return STOPPED if act(settings, *arguments) is False else DONE
     except HeadraceError as error:
         report(failed=error.what, remedy=error.remedy)
         return REFUSED
@@ -54,12 +54,12 @@ def run_job(name: str, act: Callable[[Settings], bool | None]) -> int:
         return FAILED
 
 
-def run_reading_job(name: str, dataset: str, act: Callable[[Settings], bool | None]) -> int:
+def run_reading_job(name: str, act: Callable[..., bool | None], dataset: str, *arguments: str) -> int:
     """As `run_job`, while no owner deletes files that the dataset's publication needs."""
 
     def work(settings: Settings) -> bool | None:
         with files_kept(settings, dataset):
-            return act(settings)
+            return act(settings, dataset, *arguments)
 
     return run_job(name, work)
 

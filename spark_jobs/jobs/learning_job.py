@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -129,12 +128,12 @@ def recommended(declared: analyses.Recommendations, rows: DataFrame, checkpoints
 
 
 def _numbered(rows: DataFrame, column: str) -> DataFrame:
-    """Return the distinct values of a column with a number each, in their order."""
     return rows.select(column).distinct().withColumn(f"_{column}", F.row_number().over(Window.orderBy(column)) - 1)
 
 
-def learn(settings: Settings, folder: Path) -> None:
-    """Fit the declared model and write its result."""
+def learn(settings: Settings, path: str) -> None:
+    """Fit the model that a folder declares and write its result."""
+    folder = Path(path)
     model: TypeAdapter[analyses.KMeans | analyses.Recommendations] = TypeAdapter(
         analyses.KMeans | analyses.Recommendations
     )
@@ -148,11 +147,5 @@ def learn(settings: Settings, folder: Path) -> None:
     report(figures=figures)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the job; return its exit code (`bounded_job.py`)."""
-    (folder,) = arguments
-    return run_job("learning", lambda settings: learn(settings, Path(folder)))
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_job("learning", learn, *sys.argv[1:]))

@@ -9,7 +9,6 @@ Usage: python -m spark_jobs.jobs.request_job DATASET. Prints a JSON object when 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from include.declare.dataset import released_dataset
@@ -61,11 +60,5 @@ def opened(settings: Settings, dataset: str, request: OwnerRequest, lease: Lease
     return open_active_releases(spark, settings, declared, bronze)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the job; return its exit code (`bounded_job.py`)."""
-    (dataset,) = arguments
-    return run_job("request", lambda settings: execute_pending(settings, dataset))
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_job("request", execute_pending, *sys.argv[1:]))

@@ -32,31 +32,26 @@ LOOK = 0.25
 WATCH = "watch"
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the job; return its exit code (`bounded_job.py`)."""
-    name, how, *samples = arguments
+def try_samples(settings: Settings, name: str, how: str, *samples: str) -> None:
+    """Report the tables of each sample, of `watch` again after each edit."""
+    settings = settings.model_copy(update={**SMALL, "driver_jvm": f"{QUICK} {settings.driver_jvm}"})
+    opened = begin_session(settings, f"headrace try {name}")
+    # To import the rest takes a core as long as the JVM takes the other to start.
+    from include.read.memory_database import spill_folder
+    from spark_jobs.jobs.tried_sample import tried
 
-    def work(settings: Settings) -> None:
-        settings = settings.model_copy(update={**SMALL, "driver_jvm": f"{QUICK} {settings.driver_jvm}"})
-        opened = begin_session(settings, f"headrace try {name}")
-        # To import the rest takes a core as long as the JVM takes the other to start.
-        from include.read.memory_database import spill_folder
-        from spark_jobs.jobs.tried_sample import tried
+    def round_() -> None:
+        dataset, spark = declared_dataset(settings, name), opened()
+        for number, sample in enumerate(samples):
+            state = spill_folder(getpid()) / f"sample-{number}"
+            shutil.rmtree(state, ignore_errors=True)
+            own = settings.model_copy(update={"state": state})
+            report(tried=tried(spark, own, dataset, Path(sample), datetime.now(UTC)), sample=sample)
 
-        def round_() -> None:
-            dataset, spark = declared_dataset(settings, name), opened()
-            for number, sample in enumerate(samples):
-                state = spill_folder(getpid()) / f"sample-{number}"
-                shutil.rmtree(state, ignore_errors=True)
-                own = settings.model_copy(update={"state": state})
-                report(tried=tried(spark, own, dataset, Path(sample), datetime.now(UTC)), sample=sample)
-
-        if how == WATCH:
-            watch([settings.datasets / name, *map(Path, samples)], round_, time.sleep)
-        else:
-            round_()
-
-    return run_job("sample", work)
+    if how == WATCH:
+        watch([settings.datasets / name, *map(Path, samples)], round_, time.sleep)
+    else:
+        round_()
 
 
 def watch(files: Sequence[Path], act: Callable[[], None], sleep: Callable[[float], object]) -> None:
@@ -86,4 +81,4 @@ def edits(files: Sequence[Path]) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_job("sample", try_samples, *sys.argv[1:]))

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -160,13 +161,7 @@ def _facts(
     }
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the job; return its exit code (`bounded_job.py`)."""
-    dataset, release, order = arguments
-    stop = stop_on(signal.SIGTERM)
-    asked = json.loads(order)
-    return run_reading_job("shadow", dataset, lambda settings: build(settings, dataset, release, asked, stop))
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    name, number, order = sys.argv[1:]
+    work = partial(build, order=json.loads(order), stop=stop_on(signal.SIGTERM))
+    sys.exit(run_reading_job("shadow", work, name, number))

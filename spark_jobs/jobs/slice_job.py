@@ -260,15 +260,10 @@ def _overlap(offsets: BatchOffsets, span: Span) -> bool:
     return offsets.partition == span.partition and offsets.start < span.end and span.start < offsets.end
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the job; return its exit code (`bounded_job.py`)."""
-    dataset, plan = arguments
-
-    def work(settings: Settings) -> None:
-        report(built=asdict(rebuild(settings, open_session(settings, f"headrace slice {plan}"), dataset, plan)))
-
-    return run_reading_job("slice", dataset, work)
+def build(settings: Settings, dataset: str, plan: str) -> None:
+    """Report the rebuilt slice of a plan."""
+    report(built=asdict(rebuild(settings, open_session(settings, f"headrace slice {plan}"), dataset, plan)))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_reading_job("slice", build, *sys.argv[1:]))
