@@ -82,7 +82,6 @@ def _url(context: SparkContext, jar: Path) -> Any:
 
 
 def _compiled(context: SparkContext, *sources: Path) -> Path:
-    """Return a jar of the classes in the sources."""
     java: Any = context._jvm
     digest = sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
     folder = Path(context.getConf().get("spark.local.dir", gettempdir()))

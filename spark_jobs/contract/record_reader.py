@@ -102,7 +102,6 @@ def _read(arguments: Sequence[Column], columns: Sequence[Declared], limits: Limi
 
 
 def _add(owner: Any, columns: Sequence[Declared], limits: Limits, dot: str) -> None:
-    """Add what columns read of the record, or of a part of it."""
     for column in columns:
         kind, name = column.kind, f"{dot}{column.name}" if column.name else ""
         added = owner.column(list(column.path), kind.reads, name, column.required, *kind.size(column))
@@ -111,7 +110,6 @@ def _add(owner: Any, columns: Sequence[Declared], limits: Limits, dot: str) -> N
 
 
 def _restrict(added: Any, column: Declared, limits: Limits) -> None:
-    """Tell the reader what values of a column are accepted."""
     added.lengths(column.min_length, column.kind.longest(column, limits))
     added.bounds(*(_written(column, bound) for bound in (column.minimum, column.maximum)))
     added.times(microseconds(column.future), ANY_TIME if column.past is None else microseconds(column.past))

@@ -251,7 +251,6 @@ def _refuse_later_records(release: Release, patch: Patch) -> None:
 
 
 def _replace(backend: Backend, table: Table, patch: Patch, month: Month, facts: dict[str, Any]) -> None:
-    """Replace rows of silver or rejected in one commit."""
     if table.committed(facts["app_id"]) >= patch.direction:
         return
     removed, added = patch.removed(table), patch.added(table)
@@ -267,7 +266,6 @@ def _replace(backend: Backend, table: Table, patch: Patch, month: Month, facts: 
 
 
 def _changed_counts(backend: Backend, table: Table, patch: Patch) -> dict[str, Any]:
-    """Return by how much the row count of each disposition and each reason changes."""
     with backend.sql() as sql:
         _view_patch_rows(sql, table, patch)
         counted = {"dispositions": "disposition", "reasons": sql.rules}

@@ -81,7 +81,6 @@ def _result(
     gold: DerivedGold,
     sources: Mapping[str, SourceTable],
 ) -> StructType | str:
-    """Return the columns of a query's result, or why it is not valid."""
     try:
         return checked_rows(spark, settings, derived, gold, sources).schema
     except DeclarationRefused as error:

@@ -124,7 +124,6 @@ def _may_meet(file: DataFile, index: SpanIndex, partition: str, offset: str) -> 
 
 
 def _write_chosen(sql: Sql, writer: SilverTables, core: ValidatedFiles, slice_: Slice, folder: PlanFolder) -> None:
-    """Write the accepted records that the slice is about."""
     silver = writer.silver
     sql.view_files("accepted", core.accepted, silver.spec.data_schema)
     chosen = "select * from accepted"

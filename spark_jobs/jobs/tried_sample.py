@@ -5,7 +5,7 @@ It compares with no duplicates outside the sample, and evaluates no rules of who
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
@@ -66,7 +66,10 @@ def tried(spark: SparkSession, settings: Settings, dataset: Dataset, sample: Pat
     return {
         "records": len(lines),
         "accepted": silver.height,
-        "rejected": list(_rejected(rejected, lines)),
+        "rejected": [
+            {"line": (n := row["_offset"]) + 1, "reasons": row["reasons"], "record": excerpt(lines[n], 120)}
+            for row in rejected.limit(SHOWN_REJECTED).iter_rows(named=True)
+        ],
         "reasons": _reason_counts(rejected),
         "silver": _rows(silver.limit(SHOWN_ROWS)),
         "gold": {gold.table: _gold(reading, gold.table, gold.row_columns) for gold in dataset.pipeline.gold},
@@ -81,12 +84,6 @@ def sample_records(spark: SparkSession, dataset: Dataset, lines: Mapping[int, by
     ]
     frame = spark.createDataFrame(pa.Table.from_pylist(rows, schema=SOURCE))
     return frame.coalesce(1).sortWithinPartitions("offset")
-
-
-def _rejected(rejected: pl.DataFrame, lines: Mapping[int, bytes]) -> Iterator[dict[str, Any]]:
-    for row in rejected.limit(SHOWN_REJECTED).iter_rows(named=True):
-        offset = row["_offset"]
-        yield {"line": offset + 1, "reasons": row["reasons"], "record": excerpt(lines[offset], 120)}
 
 
 def _reason_counts(rejected: pl.DataFrame) -> dict[str, int]:

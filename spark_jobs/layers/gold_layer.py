@@ -162,13 +162,9 @@ def _closing_windows(window: Window, silver: Table, run: RefineRun, old: Refresh
         files = [f for f in silver.batch_files(*run.batches) if f.overlaps(window.column, FIRST, old.watermark)]
         late = SilverPart(files, *run.batches, window.name, until=before)
     if new.watermark is not None and before != after:
-        spans = [(_begin(window, before), new.watermark)]
+        spans = [(FIRST if before is None else window.begin(before), new.watermark)]
         closed = SilverPart(files_within(silver, window.column, spans), 0, run.last, window.name, before, after)
     return GoldUpdate(late, closed, new)
-
-
-def _begin(window: Window, start: Start | None) -> datetime:
-    return FIRST if start is None else window.begin(start)
 
 
 def _advanced(old: RefreshState, writer: SilverTables, run: RefineRun) -> RefreshState:

@@ -43,7 +43,6 @@ def is_before(column: str, start: Start | None) -> Column:
 
 
 def _newest(window: Window) -> Column:
-    """Return the position of the newest window in which a row lies."""
     position = _position(window)
     start = position - F.pmod(position - window.positions.origin(window), F.lit(window.step))
     if window.slide is None:
@@ -71,7 +70,6 @@ def _quoted(column: str) -> str:
 
 
 def _start(window: Window, position: Column) -> Column:
-    """Return the start at a position, as a timestamp or a date."""
     if window.size.domain == "time":
         return F.timestamp_micros(position)
     if window.size.domain == "day":

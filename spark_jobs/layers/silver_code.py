@@ -168,7 +168,6 @@ def refused(path: Path, line: int, why: str) -> DeclarationRefused:
 
 
 def _column_problems(dataset: Dataset, silver: DataFrame) -> Iterator[Problem]:
-    """Yield what is wrong with the columns that `silver.py` returns."""
     path, pipeline = dataset.folder / "silver.py", dataset.pipeline
     line = _line_of_silver(path)
     own = {"_topic", "_partition", "_offset", "_timestamp", "_batch_id", BAD_CHILDREN}
@@ -302,7 +301,6 @@ def _query_problems(file: Path, gold: Gold, found: DataFrame | AnalysisException
 
 
 def _analysis_error(query: Callable[[], DataFrame]) -> str:
-    """Return what Spark says against a query; empty when it can be analysed."""
     analysed = _analysed(query)
     return _first_line(analysed) if isinstance(analysed, AnalysisException) else ""
 

@@ -76,7 +76,8 @@ def compaction_groups(
     With `in_order`, no other small file lies between those of a group by batch, so that their row groups can be copied.
     """
     keyed: dict[Hashable, list[DataFile]] = defaultdict(list)
-    for file in sorted(files, key=_first_batch):
+    # Files of gold have no batch, and keep the order that they are given in.
+    for file in sorted(files, key=lambda file: int(str(file.low.get("_batch_id", 0)))):
         keyed[group_key(file)].append(file)
     alike = _following_one_another if in_order else _of_one_tier
     crowded = [group for each in keyed.values() for group in alike(each, policy)]
@@ -138,11 +139,6 @@ def event_day_of(column: str) -> GroupKey:
         return file.partition_text, day_of(file.low[column]) if is_dated else None
 
     return group_key
-
-
-def _first_batch(file: DataFile) -> int:
-    """Return the first batch of a file of bronze or silver; files of gold keep the order that they are given in."""
-    return int(str(file.low.get("_batch_id", 0)))
 
 
 def _filled(files: Sequence[DataFile], policy: CompactionPolicy) -> Iterator[list[DataFile]]:

@@ -226,7 +226,6 @@ def expire_batches(
 
 
 def _expiring(releases: Sequence[Release], now: datetime) -> Iterator[_ExpiringTable]:
-    """Yield the tables with the bounds of what expires."""
     last, retention = min(each.refined_batch for each in releases), releases[0].dataset.pipeline.retention
     if last < 0:
         return
@@ -283,7 +282,6 @@ def _first_younger(bronze: Table, first: int, last: int, now: datetime, bound: d
 
 
 def _batches(bronze: Table, first: int) -> Iterator[Commit]:
-    """Yield the commits of bronze's batches from `first` on."""
     version = batch_commit(bronze.spec.path, first).version - 1 if first > 0 else -1
     for commit in commits_following(bronze.spec.path, version):
         metadata = commit.facts

@@ -88,6 +88,10 @@ class LoadedRows:
                 writer.write_batch(self._records(piece))
         return [path]
 
+    def refuse_changed(self, settings: Settings) -> None:
+        for number in dict.fromkeys(piece.file for piece in self.pieces):
+            refuse_changed_file(settings, self.files.files[number])
+
     def _records(self, piece: Piece) -> pa.RecordBatch:
         rows = len(piece.values)
         first = offset_in_set(piece.file, piece.row)
@@ -212,7 +216,8 @@ class Loads:
     def advance(self, release: Release, files: FileSet) -> LoadProgress:
         """Commit the next records of a set, batch after batch, until it is loaded or the time is over."""
         dataset, rows, end = release.dataset, 0, time.monotonic() + self.seconds
-        reader, batch = self._reader_of(dataset.name, files), self._last_batch()
+        reader, head = self._reader_of(dataset.name, files), bronze_head(self.bronze)
+        batch = -1 if head is None else head.batch
         # What fails leaves the reader ahead of bronze.
         self._reader = None
         while not reader.is_done and (not rows or time.monotonic() < end):
@@ -220,10 +225,6 @@ class Loads:
             batch, rows = self._commit(release.backend, dataset, taken), rows + taken.count
         self._reader = reader
         return LoadProgress(rows, place_in_set(reader.position)[0], len(files.files), reader.is_done, batch)
-
-    def _last_batch(self) -> int:
-        head = bronze_head(self.bronze)
-        return -1 if head is None else head.batch
 
     def _reader_of(self, dataset: str, files: FileSet) -> SetReader:
         """Return the reader of a set, where bronze ends of it."""
@@ -237,14 +238,8 @@ class Loads:
         """Commit records as the next batch of bronze; return its number. Raises OwnershipLost, RowsUnaccounted."""
         with self.turn() as head:
             batch = loaded_batch(self.settings, dataset, head, rows)
-            files = [rows.files.files[piece.file] for piece in rows.pieces]
-            unchanged = partial(self._refuse_changed, files)
-            backend.ingest(self.bronze, rows.write, batch, unchanged)
+            backend.ingest(self.bronze, rows.write, batch, partial(rows.refuse_changed, self.settings))
         return batch.number
-
-    def _refuse_changed(self, files: Sequence[RecordFile]) -> None:
-        for file in dict.fromkeys(files):
-            refuse_changed_file(self.settings, file)
 
 
 def loaded_batch(settings: Settings, dataset: Dataset, head: BronzeHead, rows: LoadedRows) -> BronzeBatch:

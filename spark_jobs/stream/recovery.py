@@ -179,7 +179,6 @@ def next_offsets(
 
 
 def _known_numbers(dataset: str, folder: Path, head: BronzeHead | None) -> list[int]:
-    """Return the numbers of all generations in the file, the checkpoint folders and bronze."""
     found = [int(path.name) for path in folder.glob("*") if path.name.isdigit()]
     try:
         known = read_generation(folder, dataset)

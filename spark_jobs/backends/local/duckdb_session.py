@@ -208,7 +208,6 @@ def write_partitioned(table: Table, batches: Iterable[pa.RecordBatch], folder: s
 
 
 def _by_value(batch: pa.RecordBatch, column: str) -> Iterator[tuple[str | None, pa.RecordBatch]]:
-    """Yield each value of a column with its rows, in their order."""
     values = pc.unique(batch[column]).to_pylist()
     if len(values) == 1:
         yield values[0], batch

@@ -210,7 +210,9 @@ class EmbeddedMerge(ABC):
     @cached_property
     def _finish_sql(self) -> str:
         """The merged rows in the table's types, sorted; an error when a value does not fit."""
-        types = _sql_types(self.schema)
+        with session_for(0) as duck:
+            duck.view_arrow("typed", self.schema.empty_table())
+            types = dict(duck.column_types("typed"))
         typed = [f"cast({sql_identifier(name)} as {types[name]}) as {sql_identifier(name)}" for name in types]
         order = [self.target.table.spec.partition, *self.target.grain_columns]
         sorted_by = _list(f"{sql_identifier(name)} nulls first" for name in order)
@@ -410,14 +412,7 @@ MERGES: dict[type[Gold], Callable[[GoldTable, EmbeddedPlan], EmbeddedMerge]] = {
 }
 
 
-def _sql_types(schema: pa.Schema) -> dict[str, str]:
-    with session_for(0) as duck:
-        duck.view_arrow("typed", schema.empty_table())
-        return dict(duck.column_types("typed"))
-
-
 def _values(measures: Iterable[GoldMeasure]) -> str:
-    """Return the values of measures as the end of a list of columns."""
     return "".join(f", {each.value_sql()} as {each.quoted}" for each in measures)
 
 

@@ -217,7 +217,6 @@ def _is_before(places: Words, ends: Mapping[int, int]) -> NDArray[np.bool_]:
 
 
 def _written(folder: Path, since: int, until: int, hashes: Words, places: Words) -> Segment:
-    """Write a segment of entries that are sorted by hash."""
     record = SegmentRecord(uuid4().hex, len(hashes), since, until)
     _column(folder, record.name, "hashes").write_bytes(hashes.tobytes())
     _column(folder, record.name, "places").write_bytes(places.tobytes())
@@ -450,7 +449,6 @@ class IdentityIndex:
         self._save_added(segments)
 
     def _save_added(self, segments: list[Segment]) -> None:
-        """Save the segments as those of silver's version."""
         version = self._silver.version
         built = version if self._record is None else self._record.built
         records = tuple(segment.record for segment in segments)
@@ -471,7 +469,6 @@ class IdentityIndex:
 
 
 def _added_paths(commits: Iterable[Commit]) -> Iterator[tuple[str, bool]]:
-    """Yield path and dataChange of the files that commits added."""
     for commit in commits:
         for file in commit.added:
             yield unquote(file.path), file.data_change

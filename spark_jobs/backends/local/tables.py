@@ -94,10 +94,6 @@ class LocalTables(SilverTables):
     merges: Mapping[str, EmbeddedMerge]
 
     @cached_property
-    def input_names(self) -> Sequence[str]:
-        return self.inputs.names
-
-    @cached_property
     def rejected_rows(self) -> str:
         """SQL for the rows of rejected of the views `invalid` and `duplicates`."""
         return rejected_rows_sql(self.dataset)

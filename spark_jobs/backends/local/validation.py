@@ -170,7 +170,6 @@ def _accepted_queries(
     ranges: Sequence[VersionRange],
     decisions: Mapping[Position, DecidedRecord],
 ) -> Iterator[AcceptedQuery]:
-    """Yield the query of the valid records, for each version range."""
     simple = len(ranges) == 1 and not decisions
     if simple and (prepared := _prepared_accepted(writer, texts, records, ranges[0].frames)):
         yield prepared
@@ -194,7 +193,6 @@ def _prepared_accepted(
 def _valid_query(
     writer: LocalTables, valid: Path, versions: VersionRange, ranges: Sequence[VersionRange]
 ) -> AcceptedQuery:
-    """Return the query of valid records that the first one did not write."""
     frames, schema = versions.frames, writer.validated_schema
     if len(ranges) == 1:
         joined = tuple(frames.values())
@@ -240,7 +238,6 @@ def _places(files: Sequence[Path], names: Sequence[str]) -> Words:
 def _validate_remainder(
     writer: LocalTables, texts: PayloadTexts, decisions: Mapping[Position, DecidedRecord], folder: Path, count: int
 ) -> None:
-    """Validate in full the `count` records that were not accepted; write them by verdict."""
     files, target = parquet_files(folder / REMAINDER), folder / "validated"
     build = partial(_full_validation, lambda: writer.validator, texts, decisions)
     is_small = count <= MOST_ROWS_HERE and sum(map(uncompressed_bytes, files)) <= SLOT_BYTES
