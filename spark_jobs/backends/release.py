@@ -21,20 +21,22 @@ from include.declare.yaml_declarations import Problem
 from include.ground.app_ids import release_app_id
 from include.ground.delta_log import LOG
 from include.ground.errors import Terminal
-from include.ground.paths import gold_path, rejected_path, silver_path
+from include.ground.paths import gold_path, rejected_path, release_path, silver_path
 from include.ground.settings import Settings
 from include.state.lease import Lease
 from spark_jobs.backends.backend import Backend
 from spark_jobs.backends.local.backend import LocalBackend
 from spark_jobs.backends.spark.spark_backend import SparkBackend
 from spark_jobs.backends.spark.spark_table import SparkTable
+from spark_jobs.contract.validator import compiled_validator
+from spark_jobs.contract.warning_counts import compiled_warning_counter
 from spark_jobs.layers.bronze import ReleasedBronze, bronze_spec, last_before_waking
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import gold_spec
 from spark_jobs.layers.gold_rows import gold_rows
-from spark_jobs.layers.run_inputs import ReferenceVersions
+from spark_jobs.layers.run_inputs import PayloadSchemas, RecordDecisions, ReferenceVersions
 from spark_jobs.layers.silver_code import code_refused, load_transformation, validate_code
-from spark_jobs.layers.silver_tables import Inheritance, OpenTable, SilverTables, open_silver_tables, silver_of_nothing
+from spark_jobs.layers.silver_tables import Inheritance, OpenTable, SilverTables, record_tables, silver_of_nothing
 from spark_jobs.tables.data_files import batch_rows
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.spark_files import no_rows
@@ -185,17 +187,15 @@ def _inheritance(spark: SparkSession, settings: Settings, release: Release) -> I
         return None
     base = released_dataset(settings, release.dataset.name, beginning.base)
     versions = {f"silver.{base.name}": beginning.silver, f"rejected.{base.name}": beginning.rejected}
-    reference = ReferenceVersions(spark, settings, base)
-    transform = load_transformation(base)
-    nothing = silver_of_nothing(spark, base, transform, reference)
-    before = open_silver_tables(spark, settings, base, writer.bronze, transform, reference, versions, nothing)
-    old, new = before.silver.spec.schema, writer.silver.spec.schema
+    nothing = silver_of_nothing(spark, base, load_transformation(base), ReferenceVersions(spark, settings, base))
+    silver, rejected = record_tables(settings, base, nothing, versions)
+    old, new = silver.spec.schema, writer.silver.spec.schema
     for name in [name for name in old.fieldNames() if name in new.fieldNames()]:
         if old[name].dataType != new[name].dataType:
             why = f"was {old[name].dataType.simpleString()} in release {base.release}, whose rows are inherited"
             declared = release.dataset
             raise code_refused(settings, declared, [Problem(declared.folder / "silver.py", 1, name, why)])
-    return Inheritance(before.silver, before.rejected, beginning.batch)
+    return Inheritance(silver, rejected, beginning.batch)
 
 
 def pinned_release(
@@ -252,9 +252,12 @@ def _opened(
     # A release whose tables exist was accepted, perhaps by fewer rules.
     is_new = not (silver_path(settings, dataset.name, dataset.release) / LOG).is_dir()
     columns = validate_code(settings, dataset, nothing) if is_new else {}
-    writer = open_silver_tables(
-        spark, settings, dataset, bronze, transform, book, versions, nothing, backend.open_table
-    )
+    tables = (bronze, *record_tables(settings, dataset, nothing, versions, backend.open_table))
+    staging = release_path(settings, dataset.name, dataset.release) / "_staging"
+    followed = (RecordDecisions(settings, dataset.name), PayloadSchemas(settings, dataset))
+    rules = (compiled_validator(dataset.contract), transform, book)
+    counting = compiled_warning_counter(dataset.contract)
+    writer = SilverTables(spark, dataset, *rules, *tables, staging, *followed, counting, is_owned=not versions)
     gold = tuple(_gold_tables(settings, writer, columns, versions, backend.open_table))
     return Release(backend.adopt(writer, gold), gold, backend)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from include.declare.derived_dataset import DerivedDataset, DerivedGold, released_derived
@@ -25,6 +26,8 @@ from include.read.publication import (
 )
 from spark_jobs.layers.derived import SourceTable, checked_rows, open_source
 
+Checked = Callable[[DerivedGold, Mapping[str, SourceTable]], DataFrame]
+
 
 def analysed_readers(settings: Settings, spark: SparkSession, built: Sequence[Publication]) -> dict[str, Analysed]:
     """Return what is wrong with each published derived dataset that reads a table of these, over their new columns."""
@@ -35,25 +38,21 @@ def analysed_readers(settings: Settings, spark: SparkSession, built: Sequence[Pu
     for name, publication in publications(settings).items():
         if publication.is_derived and changed & set(publication.sources):
             derived = released_derived(settings, name, publication.release)
-            faults = tuple(_faults(settings, spark.newSession(), derived, before, after))
-            found[name] = Analysed(publication.release, faults)
+            checked = partial(checked_rows, spark.newSession(), settings, derived)
+            found[name] = Analysed(publication.release, tuple(_faults(checked, derived, before, after)))
     return found
 
 
 def _faults(
-    settings: Settings,
-    spark: SparkSession,
-    derived: DerivedDataset,
-    before: Mapping[str, PublishedTable],
-    after: Mapping[str, PublishedTable],
+    checked: Checked, derived: DerivedDataset, before: Mapping[str, PublishedTable], after: Mapping[str, PublishedTable]
 ) -> Iterator[str]:
     """Yield the queries that are valid over the tables before, and not after or with columns of other types."""
     old, new = (_sources(derived, tables) for tables in (before, after))
     for gold in derived.pipeline.gold:
-        was = _result(settings, spark, derived, gold, old)
+        was = _result(checked, gold, old)
         if isinstance(was, str):
             continue
-        now = _result(settings, spark, derived, gold, new)
+        now = _result(checked, gold, new)
         if isinstance(now, str):
             yield now
             continue
@@ -74,15 +73,9 @@ def _sources(derived: DerivedDataset, tables: Mapping[str, PublishedTable]) -> d
     return {name: open_source(tables[table]) for name, table in derived.pipeline.sources.items() if table in tables}
 
 
-def _result(
-    settings: Settings,
-    spark: SparkSession,
-    derived: DerivedDataset,
-    gold: DerivedGold,
-    sources: Mapping[str, SourceTable],
-) -> StructType | str:
+def _result(checked: Checked, gold: DerivedGold, sources: Mapping[str, SourceTable]) -> StructType | str:
     try:
-        return checked_rows(spark, settings, derived, gold, sources).schema
+        return checked(gold, sources).schema
     except DeclarationRefused as error:
         return "; ".join(f"{each.file.name}:{each.line} {each.key}: {each.why}" for each in error.problems)
 

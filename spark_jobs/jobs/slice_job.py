@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -93,21 +94,16 @@ def rebuild(settings: Settings, spark: SparkSession, dataset: str, plan: str) ->
     shutil.rmtree(folder.path, ignore_errors=True)
     read = PlanBuild(uuid4().hex, published.batch, 0, read_at_ms, published.release, reference=requested.reference)
     rebuilt = rebuilt_derived if published.is_derived else rebuilt_records
-    built = rebuilt(settings, spark, published, requested, folder, read)
-    built = replace(built, seconds=round(time.monotonic() - began, 1))
+    found = rebuilt(settings, spark, published, requested, folder)
+    built = replace(read, **found, seconds=round(time.monotonic() - began, 1))
     shutil.rmtree(folder.path / "_staging", ignore_errors=True)
     plan_build_file(settings, dataset, published.release, plan).write(built)
     return built
 
 
 def rebuilt_records(
-    settings: Settings,
-    spark: SparkSession,
-    published: Publication,
-    requested: Slice,
-    folder: PlanFolder,
-    read: PlanBuild,
-) -> PlanBuild:
+    settings: Settings, spark: SparkSession, published: Publication, requested: Slice, folder: PlanFolder
+) -> dict[str, Any]:
     """Recompute a slice of records, and the gold that it touches. Raises Terminal where bronze and Kafka differ."""
     versions = {name: table.version for name, table in published.tables.items()}
     declared = released_dataset(settings, published.dataset, published.release)
@@ -126,24 +122,13 @@ def rebuilt_records(
             differing[target.table.spec.name] = count
             report(at=target.table.spec.name, done=number, of=steps)
     filled = rows_in_folder(folder.rows("added", release.writer.bronze.spec.name))
-    return replace(
-        read,
-        records=done.core,
-        closure=done.closure,
-        filled=filled,
-        differing=differing,
-        decided_until=done.decided_until,
-    )
+    counts = {"records": done.core, "closure": done.closure, "filled": filled}
+    return {**counts, "differing": differing, "decided_until": done.decided_until}
 
 
 def rebuilt_derived(
-    settings: Settings,
-    spark: SparkSession,
-    published: Publication,
-    requested: Slice,
-    folder: PlanFolder,
-    read: PlanBuild,
-) -> PlanBuild:
+    settings: Settings, spark: SparkSession, published: Publication, requested: Slice, folder: PlanFolder
+) -> dict[str, Any]:
     """Recompute a range of a derived dataset over the sources that its publication names. Raises SourcesGone."""
     derived = released_derived(settings, published.dataset, published.release)
     sources = published_sources(settings, derived, published)
@@ -157,7 +142,7 @@ def rebuilt_derived(
         differing[table.name] = rebuild_derived(spark, DerivedSlice(gold, open_source(table), inside, folder), sources)
         rows += rows_in_folder(folder.rows("after", table.name))
         pass_step(Step.SLICE_REBUILT)
-    return replace(read, records=rows, differing=differing)
+    return {"records": rows, "differing": differing}
 
 
 def slice_records(

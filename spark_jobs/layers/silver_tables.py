@@ -15,13 +15,13 @@ from pyspark.sql.types import AtomicType, DataType, IntegerType, LongType, Strin
 from include.declare.dataset import Dataset
 from include.declare.envelopes import TOMBSTONE
 from include.ground.app_ids import expiry_app_id, release_app_id
-from include.ground.paths import rejected_path, release_path, silver_path
+from include.ground.paths import rejected_path, silver_path
 from include.ground.record_coordinates import FIRST_DATE, LAST_DATE, POSITION
 from include.ground.settings import Settings
 from include.ground.sql_quoting import sql_identifier
 from spark_jobs.contract.record_reader import REASONS
-from spark_jobs.contract.validator import Validator, compiled_validator, validated_schema
-from spark_jobs.contract.warning_counts import WarningCounter, compiled_warning_counter
+from spark_jobs.contract.validator import Validator, validated_schema
+from spark_jobs.contract.warning_counts import WarningCounter
 from spark_jobs.layers.bronze import ReleasedBronze
 from spark_jobs.layers.run_inputs import PayloadSchemas, RecordDecisions, ReferenceVersions
 from spark_jobs.layers.silver_code import Transformation, stored_columns
@@ -121,31 +121,12 @@ OpenTable = Callable[[TableSpec, int | None], Table]
 """Opens or creates a table; with a version, only to read it as it was."""
 
 
-def open_silver_tables(
-    spark: SparkSession,
-    settings: Settings,
-    dataset: Dataset,
-    bronze: Table,
-    transform: Transformation,
-    reference: ReferenceVersions,
-    versions: Mapping[str, int],
-    nothing: DataFrame,
-    open_table: OpenTable = Table,
-) -> SilverTables:
-    """Open or create the two tables of a release, at their `versions` if given, and compile its contract.
-
-    `nothing`: see `silver_of_nothing`. Inherited tables are not opened: see `release.py`.
-    """
-    validator, silver_is = compiled_validator(dataset.contract), silver_spec(settings, dataset, dated(nothing, dataset))
-    rejected_is = rejected_spec(settings, dataset)
-    silver = open_table(silver_is, versions.get(silver_is.name))
-    rejected = open_table(rejected_is, versions.get(rejected_is.name))
-    staging = release_path(settings, dataset.name, dataset.release) / "_staging"
-    followed = (RecordDecisions(settings, dataset.name), PayloadSchemas(settings, dataset))
-    counting = compiled_warning_counter(dataset.contract)
-    owns = silver_is.name not in versions
-    tables = (bronze, silver, rejected, staging, *followed, counting)
-    return SilverTables(spark, dataset, validator, transform, reference, *tables, is_owned=owns)
+def record_tables(
+    settings: Settings, dataset: Dataset, nothing: DataFrame, versions: Mapping[str, int], open_table: OpenTable = Table
+) -> tuple[Table, Table]:
+    """Open or create silver and rejected of a release, at their `versions` if given; see `silver_of_nothing`."""
+    silver, rejected = silver_spec(settings, dataset, dated(nothing, dataset)), rejected_spec(settings, dataset)
+    return open_table(silver, versions.get(silver.name)), open_table(rejected, versions.get(rejected.name))
 
 
 def silver_of_nothing(
