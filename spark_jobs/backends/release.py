@@ -175,7 +175,7 @@ def release_paths(settings: Settings, dataset: Dataset) -> list[Path]:
 def open_release(spark: SparkSession, settings: Settings, dataset: Dataset, bronze: Table | None = None) -> Release:
     """Open and return the tables of a release, creating those that are missing; nothing else is written."""
     bronze = bronze or open_bronze(settings, dataset.name)
-    release = _opened(chosen_backend(spark, settings), spark, settings, dataset, bronze, {})
+    release = _opened(spark, settings, dataset, bronze, {})
     inheritance = _inheritance(spark, settings, release)
     return release if inheritance is None else replace(release, writer=replace(release.writer, inheritance=inheritance))
 
@@ -210,7 +210,7 @@ def pinned_release(
     With `reference`, all batches are joined with these versions of the reference tables instead of their own.
     """
     bronze = Table(bronze_spec(settings, dataset.name), versions[f"bronze.{dataset.name}"])
-    return _opened(chosen_backend(spark, settings), spark, settings, dataset, bronze, versions, reference)
+    return _opened(spark, settings, dataset, bronze, versions, reference)
 
 
 def chosen_backend(spark: SparkSession, settings: Settings) -> Backend:
@@ -237,7 +237,6 @@ def claim_tables(tables: Sequence[Table], lease: Lease) -> Lease:
 
 
 def _opened(
-    backend: Backend,
     spark: SparkSession,
     settings: Settings,
     dataset: Dataset,
@@ -245,7 +244,7 @@ def _opened(
     versions: Mapping[str, int],
     reference: Mapping[str, int] | None = None,
 ) -> Release:
-    transform = load_transformation(dataset)
+    backend, transform = chosen_backend(spark, settings), load_transformation(dataset)
     create_reference_tables(settings, dataset)
     book = ReferenceVersions(spark, settings, dataset, reference)
     nothing = silver_of_nothing(spark, dataset, transform, book)

@@ -150,7 +150,9 @@ def find_differing_rows(duck: DuckSession, one: str, other: str, grain: Sequence
     numbers = {sql_identifier(c): kind for c, kind in kinds if kind in CLOSE and c not in grain}
     exact = [name for c, _ in kinds if (name := sql_identifier(c)) not in numbers]
     duck.create_table("unequal", UNEQUAL.format(one=sql_identifier(one), other=sql_identifier(other)))
-    order = f"order by {', '.join([*(_rounded(*each) for each in numbers.items()), *numbers])}" if numbers else ""
+    # Numbers as texts of few digits; both zeros have the same.
+    near = [f"format('{{:.{PAIRED_DIGITS[kind] - 1}e}}', {c}::double + 0)" for c, kind in numbers.items()]
+    order = f"order by {', '.join([*near, *numbers])}" if numbers else ""
     ones, others = (NUMBERED.format(exact=", ".join(exact), order=order, sign=sign) for sign in (">", "<"))
     query = DIFFERING.format(
         grain=", ".join(f"coalesce(o.{c}, t.{c}) as {c}" for c in map(sql_identifier, grain)),
@@ -160,8 +162,3 @@ def find_differing_rows(duck: DuckSession, one: str, other: str, grain: Sequence
         close=" and ".join(NEAR.format(c, CLOSE[kind]) for c, kind in numbers.items()) or "true",
     )
     duck.create_table("differing", query)
-
-
-def _rounded(name: str, kind: str) -> str:
-    """Return SQL for a number as a text of few digits; both zeros have the same."""
-    return f"format('{{:.{PAIRED_DIGITS[kind] - 1}e}}', {name}::double + 0)"

@@ -160,7 +160,7 @@ def slice_records(
             offsets = [
                 t
                 for t in batch_offsets(bronze.spec.path, published.batch)
-                if any(_overlap(t, s) for s in from_kafka.spans)
+                if any(t.partition == s.partition and t.start < s.end and s.start < t.end for s in from_kafka.spans)
             ]
             write_kafka_records(settings, release, from_kafka, offsets, folder.staging("kafka"))
             sql.view_folder("kafka", folder.staging("kafka"), bronze.spec.data_schema)
@@ -239,10 +239,6 @@ def _placed(rows: pa.Table, offsets: Sequence[BatchOffsets]) -> pa.Table:
     found = rows["offset"].to_numpy()
     at = np.searchsorted(starts, found, "right") - 1
     return rows.append_column("_batch_id", pa.array(batches[at])).filter(pa.array(found < ends[at]))
-
-
-def _overlap(offsets: BatchOffsets, span: Span) -> bool:
-    return offsets.partition == span.partition and offsets.start < span.end and span.start < offsets.end
 
 
 def build(settings: Settings, dataset: str, plan: str) -> None:

@@ -173,7 +173,7 @@ class PayloadSchemas:
                 found = registry.schema(schema.id)
                 if found is not None and schema.type == UNKNOWN_TYPE:
                     keep_schemas(self.settings, self.dataset.name, [found])
-                elif found is not None and not _is_same(found, schema):
+                elif found and found.text != schema.text and json.loads(found.text) != json.loads(schema.text):
                     raise Terminal(
                         f"{self.dataset.name}: the registry at {registry.url} has another schema {schema.id} than the"
                         " one by which records were read; records wait in bronze, nothing is lost",
@@ -205,10 +205,6 @@ class PayloadSchemas:
         known = {number: schema for number, schema in listed.items() if schema.type != UNKNOWN_TYPE}
         numbers = known.keys() if len(known) <= FEW else known.keys() & set(self._ids(records, known))
         return PayloadTexts(contract, tuple(known[number] for number in sorted(numbers)))
-
-
-def _is_same(found: RegisteredSchema, kept: RegisteredSchema) -> bool:
-    return found.text == kept.text or json.loads(found.text) == json.loads(kept.text)
 
 
 SCHEMA = "partition int, offset long, fixed binary, discarded boolean"

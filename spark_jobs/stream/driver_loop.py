@@ -126,7 +126,8 @@ class DriverLoop:
         worked = attempt(self._run_next, self._halt)
         if worked is None:
             return False
-        self._resume()
+        if self.back_off.end():
+            self.reporter.report("running")
         if worked:
             self.source.note_commits()
         return worked
@@ -198,7 +199,3 @@ class DriverLoop:
             error,
         )
         self.reporter.report("halted", error_reason(error))
-
-    def _resume(self) -> None:
-        if self.back_off.end():
-            self.reporter.report("running")

@@ -304,7 +304,7 @@ def _written(
     reasons, dispositions = rejected_counts([rejected_rows])
     del rejected_rows
     silver = write_originals(tables.silver, accepted, duplicates, run.folder) if committed is None else committed
-    inputs = tables.inputs.names if validated.files.has_inputs else []
+    inputs = tables.input_names if validated.files.has_inputs else []
     rows = originals_in_memory(accepted, inputs, duplicates) if inputs else None
     tables.identities.note_written(silver, validated.rows.indexed_without(duplicates))
     validated.remove()

@@ -64,7 +64,8 @@ class ChildInputs:
         rows = self.over.sql(silver, columns)
         if not self.inputs.inputs:
             return duck.arrow(f"select {sql_names(self.inputs.names)} from {rows}")
-        self._slot.fill(duck.arrow(f"select {sql_names(self._filled_columns)} from {rows}"))
+        read = sorted(self._query.scanned_columns or self._slot.names)
+        self._slot.fill(duck.arrow(f"select {sql_names(read)} from {rows}"))
         return self._query.result()
 
     @cached_property
@@ -74,10 +75,6 @@ class ChildInputs:
     @cached_property
     def _query(self) -> PreparedQuery:
         return PreparedQuery(self.inputs.merge_rows(self._slot.rows))
-
-    @cached_property
-    def _filled_columns(self) -> Sequence[str]:
-        return sorted(self._query.scanned_columns or self._slot.names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +89,10 @@ class LocalTables(SilverTables):
     inputs: GoldInputs
     child_inputs: Mapping[Elements, ChildInputs]
     merges: Mapping[str, EmbeddedMerge]
+
+    @cached_property
+    def input_names(self) -> Sequence[str]:
+        return self.inputs.names
 
     @cached_property
     def rejected_rows(self) -> str:
