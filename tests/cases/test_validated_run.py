@@ -18,7 +18,6 @@ from small_release import Record, SmallRelease
 
 from include.ground.settings import Settings
 from include.read.rejected_records import FIX, Decision, append_decisions
-from spark_jobs.backends.backend import DecisionCounts
 from spark_jobs.backends.local import prepared_query as prepared_silver
 from spark_jobs.backends.local import runs
 from spark_jobs.backends.local.validation import ValidatedFiles
@@ -227,7 +226,7 @@ def test_retry_of_a_failed_run_validates_no_other_run_beside_it(
         raise OSError("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(DecisionCounts, "validate", fail)
+        patch.setattr("spark_jobs.stream.refine.refuse_unaccounted", fail)
         with pytest.raises(OSError, match="no space left"):
             refine_next(active, made)
     assert (refine_next(active, made).batches, validated_batches(active)) == ((0, 0), None)
