@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -53,7 +54,12 @@ def _files_below(folder: Path, ignored: tuple[str, ...]) -> Iterator[str]:
 @lru_cache(maxsize=1)
 def modules() -> tuple[Module, ...]:
     """Return every Python file of the project."""
-    return tuple(Module(p, ast.parse((ROOT / p).read_text("utf-8"), p)) for p in files() if p.endswith(".py"))
+    # Python's garbage collector visits the trees again and again while they grow: 10.7 CPU seconds instead of 1.5.
+    gc.disable()
+    try:
+        return tuple(Module(p, ast.parse((ROOT / p).read_text("utf-8"), p)) for p in files() if p.endswith(".py"))
+    finally:
+        gc.enable()
 
 
 def code() -> list[Module]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
-from source_tree import ROOT, files
+from source_tree import ROOT, Module, files, modules
 
 PRODUCTION = ("include", "spark_jobs", "dags")
 # Every dataset has one, and `__init__` names a package.
@@ -18,8 +18,8 @@ TOPS = ("include/", "spark_jobs/", "tests/", "infra/", "dags/", "airflow_package
 PRODUCTS = {"PySpark", "OpenLineage"}
 
 
-def sources() -> list[Path]:
-    return [path for top in PRODUCTION for path in sorted((ROOT / top).rglob("*.py"))]
+def sources() -> list[Module]:
+    return [module for module in modules() if module.path.split("/")[0] in PRODUCTION]
 
 
 def test_test_modules_have_names_of_their_own() -> None:
@@ -33,27 +33,26 @@ def test_test_modules_have_names_of_their_own() -> None:
 
 def test_class_names_are_unique() -> None:
     found = defaultdict(list)
-    for path in sources():
-        for node in ast.parse(path.read_text("utf-8")).body:
+    for module in sources():
+        for node in module.tree.body:
             if isinstance(node, ast.ClassDef):
-                found[node.name].append(str(path.relative_to(ROOT)))
+                found[node.name].append(module.path)
     assert len(found) > 100
     assert not {name: paths for name, paths in found.items() if len(paths) > 1}
 
 
 def test_docstrings_name_only_classes_that_exist() -> None:
-    trees = {path: ast.parse(path.read_text("utf-8")) for path in sources()}
     known = {
         getattr(node, attribute)
-        for tree in trees.values()
-        for node in ast.walk(tree)
+        for module in sources()
+        for node in ast.walk(module.tree)
         for attribute in ("name", "id", "attr")
         if isinstance(getattr(node, attribute, None), str)
     }
     unknown = [
-        f"{path.relative_to(ROOT)}: {word}"
-        for path, tree in trees.items()
-        for node in ast.walk(tree)
+        f"{module.path}: {word}"
+        for module in sources()
+        for node in ast.walk(module.tree)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
         for word in CLASS_NAME.findall(ast.get_docstring(node) or "")
         if word not in known and word not in PRODUCTS
