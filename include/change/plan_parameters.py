@@ -93,6 +93,9 @@ def time_option(name: str, help_: str) -> Option:
     return Option(name, "TIME", strict_values.utc_time, help_)
 
 
+OFFSETS_OPTION = Option(
+    "--offsets", "JSON", strict_values.offset_ranges, 'By partition, end exclusive: {"0": [100, 200]}.'
+)
 FROM = time_option("--from", "First event time, UTC.")
 TO = time_option("--to", "End of the event times, exclusive, UTC.")
 FIRST_EVENT = Field(
@@ -294,10 +297,7 @@ class ReplayParameters(SliceParameters):
     last_batch: Annotated[Number | None, HIDDEN] = Field(
         None, title="Last batch, included", description="A bronze batch.", json_schema_extra=section("batches")
     )
-    offsets: Annotated[
-        Offsets | None,
-        Option("--offsets", "JSON", strict_values.offset_ranges, 'By partition, end exclusive: {"0": [100, 200]}.'),
-    ] = Field(
+    offsets: Annotated[Offsets | None, OFFSETS_OPTION] = Field(
         None,
         title="Offsets by partition",
         description='Half-open, for instance {"0": [100, 200], "1": [0, 50]}.',

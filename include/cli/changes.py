@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import wraps
+from itertools import chain
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
@@ -33,9 +34,9 @@ Model = TypeVar("Model", bound=Parameters)
 
 
 def with_options(
-    model: type[Parameters], dataset: Any = None, without: Collection[str] = ()
+    *models: type[Parameters], dataset: Any = None, without: Collection[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command the options of a parameter model, in place of its `**options`.
+    """Return a decorator that gives a command the options of parameter models, in place of its `**options`.
 
     `dataset`: how its first parameter is given, if not as it says. `without`: its parameters that are no options.
     """
@@ -44,7 +45,7 @@ def with_options(
         first, *others, _ = inspect.signature(command, eval_str=True).parameters.values()
         kept = [first.replace(annotation=dataset or first.annotation), *(o for o in others if o.name not in without)]
         own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in kept]
-        signature = inspect.Signature([own[0], *_options(model), *own[1:]])
+        signature = inspect.Signature([own[0], *chain.from_iterable(map(_options, models)), *own[1:]])
 
         @wraps(command)
         def called(**values: Any) -> None:
@@ -104,12 +105,12 @@ def _add_kind(
     """Add `plan` and `run` of a kind with these help texts; one that `recomputes` asks about a whole history."""
 
     @app.command("plan", help=planned)
-    @with_options(kind.parameters, dataset)
+    @with_options(kind.parameters, dataset=dataset)
     def plan(dataset: Dataset, json_: AsJson = False, **options: Any) -> None:
         plan_only(planner(kind, dataset, options), json_)
 
     @app.command("run", help=run)
-    @with_options(kind.parameters, dataset, () if recomputes else ("whole_history",))
+    @with_options(kind.parameters, dataset=dataset, without=() if recomputes else ("whole_history",))
     def plan_to_end(
         dataset: Dataset,
         whole_history: Annotated[bool, WHOLE_HISTORY] = False,

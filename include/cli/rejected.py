@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,11 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 from include.change.kind import refuse_unknown_dataset
+from include.change.plan_parameters import OFFSETS_OPTION, Option, Parameters, time_option
 from include.change.reinstate import Author, ReinstateParameters, ReinstatePlan, discard, fix
-from include.cli.changes import Dataset, planner, with_options
+from include.cli.changes import Dataset, given, planner, with_options
 from include.cli.main import FAILED
 from include.cli.plan import YES, approver, current_user, plan_and_run
-from include.cli.terminal import AsJson, Offset, Offsets, Partition, print_json, table_of, utc_time, wide_console
+from include.cli.terminal import AsJson, Offset, Partition, print_json, table_of, wide_console
 from include.declare.payloads import shown_payload
 from include.declare.writer_schemas import known_schemas
 from include.ground.settings import load_settings
@@ -41,38 +42,37 @@ PAYLOAD_WIDTH = 80
 app = typer.Typer(no_args_is_help=True, help="Records that are not in silver: list, fix, discard, reinstate.")
 
 OneOrAll = Annotated[str | None, typer.Option("--dataset", help="Only this dataset. (default: all)")]
-Reason = Annotated[str | None, typer.Option(help="Only records that broke this rule.")]
-Column = Annotated[str | None, typer.Option(help="Only records in which this column broke a rule.")]
-Status = Annotated[
-    Literal["open", "fixed", "discarded", "duplicate", "tombstone"] | None,
-    typer.Option(help="Only records of this status."),
-]
-Since = Annotated[datetime | None, typer.Option("--from", parser=utc_time, metavar="TIME", help="First Kafka time.")]
-Until = Annotated[
-    datetime | None,
-    typer.Option("--to", parser=utc_time, metavar="TIME", help="End, exclusive."),
-]
+
+
+class FilterOptions(Parameters):
+    """Which rejected records a command is about."""
+
+    reason: Annotated[str | None, Option(help="Only records that broke this rule.")] = None
+    column: Annotated[str | None, Option(help="Only records in which this column broke a rule.")] = None
+    status: Annotated[
+        Literal["open", "fixed", "discarded", "duplicate", "tombstone"] | None,
+        Option(help="Only records of this status."),
+    ] = None
+    since: Annotated[datetime | None, time_option("--from", "First Kafka time.")] = None
+    until: Annotated[datetime | None, time_option("--to", "End, exclusive.")] = None
+    offsets: Annotated[dict[int, tuple[int, int]] | None, OFFSETS_OPTION] = None
 
 
 @app.command("list")
+@with_options(FilterOptions)
 def list_rejected(
     dataset: OneOrAll = None,
-    reason: Reason = None,
-    column: Column = None,
     disposition: Annotated[
         Literal["invalid", "duplicate", "tombstone"] | None,
         typer.Option(help="Only invalid records, only duplicates, or only records without a value after a deletion."),
     ] = None,
-    status: Status = None,
-    since: Since = None,
-    until: Until = None,
-    offsets: Offsets = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of records per dataset, newest first.")] = 20,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
     """List rejected records with their reasons and status, newest first, and the start of their payload."""
     settings, reading = load_settings(), pinned()
-    selection = RejectedFilter(reason, column, disposition, status, since, until, offsets)
+    selection = RejectedFilter(disposition=disposition, **dict(given(FilterOptions, options)))
     found = [
         record
         for name in _datasets(reading, dataset)
@@ -209,20 +209,12 @@ def fix_rejected(
 
 
 @app.command("discard")
+@with_options(FilterOptions)
 def discard_rejected(
-    dataset: Dataset,
-    why: Why,
-    reason: Reason = None,
-    column: Column = None,
-    status: Status = None,
-    since: Since = None,
-    until: Until = None,
-    offsets: Offsets = None,
-    yes: Annotated[bool, YES] = False,
-    as_json: AsJson = False,
+    dataset: Dataset, why: Why, yes: Annotated[bool, YES] = False, as_json: AsJson = False, **options: Any
 ) -> None:
     """Discard records: they stay out of silver even if later code or contracts would accept them."""
-    selection = _record_filter(reason, column, status, since, until, offsets)
+    selection = _record_filter(options)
     if not approver(yes)(f"Discard these records of {dataset} until they are reinstated?"):
         raise typer.Exit(FAILED)
     count = discard(load_settings(), dataset, selection, _author(why))
@@ -233,41 +225,24 @@ def discard_rejected(
 
 
 @app.command("reinstate")
-@with_options(ReinstateParameters)
+@with_options(FilterOptions, ReinstateParameters)
 def reinstate_rejected(
-    dataset: Dataset,
-    reason: Reason = None,
-    column: Column = None,
-    status: Status = None,
-    since: Since = None,
-    until: Until = None,
-    offsets: Offsets = None,
-    yes: Annotated[bool, YES] = False,
-    json_: AsJson = False,
-    **options: Any,
+    dataset: Dataset, yes: Annotated[bool, YES] = False, json_: AsJson = False, **options: Any
 ) -> None:
     """Validate records again, with their fixes and the published release; valid ones are added to silver.
 
     It is a plan like any other: built, compared, approved, applied. Discarded records are included only when
     --status discarded or --offsets names them.
     """
-    selection = _record_filter(reason, column, status, since, until, offsets)
+    selection = _record_filter({name: options.pop(name) for name in FilterOptions.names()})
     plan_and_run(planner(ReinstatePlan(), dataset, {**options, "records": selection}), yes, json_)
 
 
-def _record_filter(
-    reason: str | None,
-    column: str | None,
-    status: str | None,
-    since: datetime | None,
-    until: datetime | None,
-    offsets: dict[int, tuple[int, int]] | None,
-) -> RejectedFilter:
+def _record_filter(options: Mapping[str, Any]) -> RejectedFilter:
     """Return the filter. Raises typer.BadParameter without a condition."""
-    options = (reason, column, status, since, until, offsets)
-    if all(each is None for each in options):
+    if all(value is None for value in options.values()):
         raise typer.BadParameter("select records with --reason, --column, --status, --from, --to or --offsets")
-    return RejectedFilter(reason, column, None, status, since, until, offsets)
+    return RejectedFilter(**dict(given(FilterOptions, options)))
 
 
 def _author(why: str) -> Author:

@@ -32,20 +32,10 @@ def parser_of(parse: Callable[[Any], Value]) -> Callable[[Any], Value]:
 
 
 utc_time = parser_of(strict_values.utc_time)
-offset_ranges = parser_of(strict_values.offset_ranges)
 share = parser_of(strict_values.share)
 output_file = parser_of(strict_values.output_file)
 sample_file = parser_of(strict_values.sample_file)
 
-Offsets = Annotated[
-    dict[int, tuple[int, int]] | None,
-    typer.Option(
-        "--offsets",
-        parser=offset_ranges,
-        metavar="JSON",
-        help='By partition, end exclusive: {"0": [100, 200]}.',
-    ),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Partition = Annotated[int, typer.Argument(min=0, max=MAX_PARTITION)]
 Offset = Annotated[int, typer.Argument(min=0, max=MAX_OFFSET)]

@@ -63,11 +63,9 @@ def up(
     settings, console = load_settings(), wide_console(stderr=as_json)
     try:
         if no_streams:
-            started = up_runner(settings, lambda line: print_progress(console, line))
+            started = up_runner(settings, partial(print_progress, console))
         else:
-            started = bring_up(
-                settings, datasets or all_dataset_names(settings), lambda line: print_progress(console, line)
-            )
+            started = bring_up(settings, datasets or all_dataset_names(settings), partial(print_progress, console))
     except NotStarted as error:
         show_error(error)
         raise typer.Exit(FAILED) from error
@@ -75,11 +73,8 @@ def up(
     is_on = switched_on(settings)
     for name in (CONSOLE, METRICS):
         if is_on[name]:
-            show_page(
-                console,
-                name,
-                await_page(settings, partial(observe_process, name=name), lambda line: print_progress(console, line)),
-            )
+            found = await_page(settings, partial(observe_process, name=name), partial(print_progress, console))
+            show_page(console, name, found)
     if airflow:
         start_airflow(settings, console)
     if as_json:
@@ -98,7 +93,7 @@ def show_page(console: Console, name: str, status: ProcessStatus) -> None:
 def start_airflow(settings: Settings, console: Console) -> None:
     """Start Airflow, wait until it is healthy, print the login; exit 1 with the end of its log."""
     try:
-        run = up_airflow(settings, lambda line: print_progress(console, line))
+        run = up_airflow(settings, partial(print_progress, console))
     except AirflowNotStarted as error:
         show_error(error)
         raise typer.Exit(FAILED) from error
@@ -112,9 +107,9 @@ def down(
 ) -> None:
     """Stop Airflow, jobs, streams, broker and runner; or only jobs and streams of DATASETS. Streams finish a batch."""
     settings, console = load_settings(), wide_console(stderr=as_json)
-    airflow = not datasets and down_airflow(settings, lambda line: print_progress(console, line))
+    airflow = not datasets and down_airflow(settings, partial(print_progress, console))
     jobs = observe_jobs(settings)
-    before = bring_down(settings, lambda line: print_progress(console, line), datasets or [])
+    before = bring_down(settings, partial(print_progress, console), datasets or [])
     if as_json:
         print_json({"stopped": [each.name for each in before if each.state is not ProcessState.STOPPED]})
     elif not airflow and not jobs and all(status.state is ProcessState.STOPPED for status in before):
