@@ -105,10 +105,6 @@ class ChangesGold(Gold):
         return f"not {self.everywhere}" if self.everywhere else "true"
 
     @property
-    def counted(self) -> str:
-        return "true"
-
-    @property
     def everywhere(self) -> str:
         return self._is(self.operation.truncate) if self.operation and self.operation.truncate else ""
 

@@ -124,19 +124,11 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class ServiceLevel:
-    """A promise to readers: `latency`, the maximum seconds between a record's Kafka time and its publication."""
-
-    name: str
-    seconds: float
-
-
-@dataclass(frozen=True)
 class Contract:
     """All that a dataset promises.
 
     `columns` and `identity` (the columns whose absence is `missing_id`) describe one record, `payload` its format;
-    `rules` apply to records and to silver as a whole, `gold` to gold tables by full name; `levels` to the service.
+    `rules` apply to records and to silver as a whole, `gold` to gold tables by full name.
     """
 
     dataset: str
@@ -145,7 +137,8 @@ class Contract:
     rules: tuple[Rule, ...]
     identity: tuple[str, ...]
     gold: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
-    levels: tuple[ServiceLevel, ...] = ()
+    latency: float | None = None
+    """The maximum seconds between a record's Kafka time and its publication that readers are promised."""
     payload: PayloadFormat = JsonFormat()
     limits: Limits = Limits()
     children: tuple[Children, ...] = ()
@@ -206,7 +199,7 @@ class ContractChange:
 
 def contract_changes(base: Contract, fresh: Contract) -> list[ContractChange]:
     """Return the changes between two contracts of a dataset, the most severe first; wording alone is no change."""
-    found = [*_columns(base, fresh), *_rules(base, fresh), *_levels(base, fresh)]
+    found = [*_columns(base, fresh), *_rules(base, fresh), *_latency(base.latency, fresh.latency)]
     if base.payload != fresh.payload:
         before, after = base.payload.described, fresh.payload.described
         why = f"{before} → {after}: records of the format before are rejected, those in bronze too"
@@ -350,10 +343,8 @@ def _rule(old: Rule | None, new: Rule | None) -> tuple[str, str]:
     return COMPATIBLE, f"{how}: it rejects nothing"
 
 
-def _levels(base: Contract, fresh: Contract) -> Iterator[ContractChange]:
-    before, after = ({level.name: level.seconds for level in contract.levels} for contract in (base, fresh))
-    for name in sorted({*before, *after}):
-        was, now = before.get(name, float("inf")), after.get(name, float("inf"))
-        if was != now:
-            kind, why = (BREAKING, "less is promised") if now > was else (COMPATIBLE, "more is promised")
-            yield ContractChange(f"service level {name}", kind, f"{was:g} s → {now:g} s: {why}")
+def _latency(was: float | None, now: float | None) -> Iterator[ContractChange]:
+    before, after = (float("inf") if promised is None else promised for promised in (was, now))
+    if before != after:
+        kind, why = (BREAKING, "less is promised") if after > before else (COMPATIBLE, "more is promised")
+        yield ContractChange("service level latency", kind, f"{before:g} s → {after:g} s: {why}")

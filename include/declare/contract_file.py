@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from include.declare.column_type import ColumnType
-from include.declare.contract import Contract, Limits, ServiceLevel
+from include.declare.contract import Contract, Limits
 from include.declare.contract_columns import PEOPLE, ColumnReader, Property, member_findings
 from include.declare.contract_rules import Rule, RuleModel, referenced_columns, rule_findings, typed_rule
 from include.declare.payload_format import JsonFormat, PayloadFormat
@@ -76,6 +76,9 @@ class _Latency(Declared):
     property: Literal["latency"]
     value: int
     unit: Literal["s", "m", "h", "d"]
+
+    def seconds(self) -> float:
+        return float(self.value * SECONDS_BY_LETTER[self.unit])
 
 
 class _OtherLevel(Declared, extra="allow"):
@@ -172,7 +175,6 @@ def read_contract(document: Document) -> Contract | None:
         )
         for n, table in enumerate(tables, 1)
     }
-    levels = [level for level in file.slaProperties if isinstance(level, _Latency)]
     payload: PayloadFormat = JsonFormat()
     with document.problem_at("schema", 0, "customProperties"):
         payload = declared_format(record.customProperties)
@@ -183,7 +185,7 @@ def read_contract(document: Document) -> Contract | None:
         rules=_rules(document, rules, lengths),
         identity=tuple(found.name for found in record.properties if found.primaryKey),
         gold=gold,
-        levels=tuple(ServiceLevel(each.property, float(each.value * SECONDS_BY_LETTER[each.unit])) for each in levels),
+        latency=min((level.seconds() for level in file.slaProperties if isinstance(level, _Latency)), default=None),
         payload=payload,
         limits=record.limits,
     )

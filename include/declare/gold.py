@@ -9,7 +9,6 @@ does: `include/audit/gold.py`.
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
@@ -93,7 +92,7 @@ class History:
     column: str = ""
 
 
-class Gold(ABC):
+class Gold:
     """One gold table as declared. A *grain* is what one unit of it depends on: a window, keys, or both.
 
     `refresh`: each run merges its rows (`every_run`); the rows of several runs are merged at once, after an interval
@@ -129,6 +128,8 @@ class Gold(ABC):
     """The column whose month partitions the rows of children."""
     within: History | None = None
     """The part of a key's rows of which it is computed; None for all."""
+    where: str = "true"
+    """The SQL condition of the rows of silver that count."""
     over: Over = None
     """The children whose rows it is computed from, each with its parent's columns; None: the rows of silver."""
 
@@ -138,14 +139,14 @@ class Gold(ABC):
         return full_name(self.name)
 
     @property
-    @abstractmethod
     def row_condition(self) -> str:
         """The SQL condition of the rows of silver that touch a grain."""
+        return self.where
 
     @property
     def counted(self) -> str:
         """The SQL condition of the rows of silver from which rows are computed."""
-        return self.row_condition
+        return "true" if self.recomputes else self.row_condition
 
     @property
     def everywhere(self) -> str:
@@ -330,10 +331,7 @@ class Gold(ABC):
 
 @dataclass(frozen=True, config=CONFIG)
 class AdditiveGold(Gold):
-    """Rows that merge by addition: one per window and keys, per keys alone, or per session of the keys.
-
-    Only rows of silver with the condition `where` count, here and in LatestGold.
-    """
+    """Rows that merge by addition: one per window and keys, per keys alone, or per session of the keys."""
 
     required = "measures"
     name: str
@@ -346,10 +344,6 @@ class AdditiveGold(Gold):
     refresh: Refresh = EVERY_RUN
     over: Over = None
     kind: Literal["additive"] = "additive"
-
-    @property
-    def row_condition(self) -> str:
-        return self.where
 
     def completed(self, event_time: str, identity: Sequence[str], changes: Changes | None) -> Self:
         """Return the table with measures `first` and `last` by event time."""
@@ -370,10 +364,6 @@ class LatestGold(Gold):
     refresh: Refresh = EVERY_RUN
     over: Over = None
     kind: Literal["latest"] = "latest"
-
-    @property
-    def row_condition(self) -> str:
-        return self.where
 
     @property
     def required_columns(self) -> tuple[str, ...]:
@@ -425,10 +415,6 @@ class QueryGold(Gold):
         return self.touched_by
 
     @property
-    def counted(self) -> str:
-        return "true"
-
-    @property
     def written_query(self) -> str:
         return self.query if self.touched_by == "true" else f"{self.query}; select {self.touched_by}"
 
@@ -448,10 +434,6 @@ class ChildGold(Gold):
     dated_by: str
     keys: tuple[str, ...] = ("_offset", "_partition")
     kind: str = "children"
-
-    @property
-    def row_condition(self) -> str:
-        return "true"
 
     @property
     def row_columns(self) -> tuple[str, ...]:

@@ -122,14 +122,6 @@ class FoldGold(Gold):
     kind: Literal["fold"] = "fold"
 
     @property
-    def row_condition(self) -> str:
-        return self.where
-
-    @property
-    def counted(self) -> str:
-        return "true"
-
-    @property
     def query_key(self) -> str:
         return "" if self.by_python else "function"
 

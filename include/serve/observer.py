@@ -182,6 +182,5 @@ class LiveObserver:
             self._latencies[key] = None
             if not publication.is_derived:
                 with suppress(HeadraceError):
-                    levels = released_dataset(self.settings, *key).contract.levels
-                    self._latencies[key] = min((level.seconds for level in levels), default=None)
+                    self._latencies[key] = released_dataset(self.settings, *key).contract.latency
         return self._latencies[key]

@@ -25,7 +25,6 @@ from include.declare.contract import (
     Column,
     Contract,
     ContractChange,
-    ServiceLevel,
     contract_changes,
     is_version_enough,
     required_version,
@@ -226,7 +225,7 @@ def test_latency_is_a_service_level(folder: Path) -> None:
         {"property": "retention", "value": "3y"},
     ]
     path.write_text(yaml.safe_dump(declared), "utf-8")
-    assert load_contract(folder).levels == (ServiceLevel("latency", 300.0),)
+    assert load_contract(folder).latency == 300.0
 
 
 PRICE = Column("price", "number", required=True, minimum=Decimal(0), precision=7, scale=2)
@@ -266,7 +265,7 @@ CHANGES: dict[str, tuple[Contract, str, str]] = {
     "a pattern": (with_column(KIND, pattern="^a$"), BREAKING, "2.0.0"),
     "a shorter text": (with_column(KIND, max_length=9), BREAKING, "2.0.0"),
     "another identity": (replace(BASE, identity=("price",)), BREAKING, "2.0.0"),
-    "a promise": (replace(BASE, levels=(ServiceLevel("latency", 60.0),)), COMPATIBLE, "1.2.4"),
+    "a promise": (replace(BASE, latency=60.0), COMPATIBLE, "1.2.4"),
 }
 
 
