@@ -12,7 +12,7 @@ import pytest
 from error_codes import raises
 from rich.console import Console
 
-from include.demo.display import live_table, progress_display, progress_line, score_table, verdict
+from include.demo.command import live_table, progress_display, progress_line, score_table, verdict
 from include.demo.feed import FeedProgress
 from include.demo.questions import LATEST_DESTINATION, QUESTIONS, RAIN, WORST_AIRLINE, WORST_DAY, WORST_DEPARTURES
 from include.demo.watch import Rates, RateWindow, Snapshot, StallDetector, watch
