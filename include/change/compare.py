@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from os import getpid
 from pathlib import Path
 from types import MappingProxyType
@@ -120,23 +122,16 @@ def _differing(database: Any, names: Sequence[str]) -> set[str]:
 def _profile(database: Any, view: str, name: str, kind: str) -> ColumnProfile:
     column = sql_identifier(name)
     # Nine digits of a sum of doubles: the rest depends on the order of the rows.
-    exact = "format('{:.9g}', sum({c}))" if kind in ("FLOAT", "DOUBLE") else "sum({c})::varchar"
-    total = exact.replace("{c}", column) if is_number(kind) else "null"
-    rows, values, distinct, low, high, added = database.execute(
-        f"select count(*), count({column}), count(distinct {column}), min({column})::varchar, "
-        f"max({column})::varchar, {total} from {view}"
+    exact = "format('{:.9g}', sum(total))" if kind in ("FLOAT", "DOUBLE") else "sum(total)::varchar"
+    added = f"sum({column})" if is_number(kind) else "null"
+    grouped = f"select {column} as value, count(*) as rows, {added} as total from {view} group by {column}"
+    repeated = f"min(row(-rows, value::varchar), {TOP_VALUES}) filter (value is not null and rows > 1)"
+    rows, nulls, distinct, low, high, total, top = database.execute(
+        "select coalesce(sum(rows), 0)::bigint, coalesce(sum(rows) filter (value is null), 0)::bigint, count(value), "
+        f"min(value)::varchar, max(value)::varchar, {exact}, {repeated} from ({grouped})"
     ).fetchone()
-    top = list(_most_frequent(database, view, column))
-    return ColumnProfile(rows, rows - values, distinct, _short(low), _short(high), added, top)
-
-
-def _most_frequent(database: Any, view: str, column: str) -> Iterator[tuple[str, int]]:
-    """Yield the most frequent values that occur more than once, with their counts."""
-    rows = database.execute(
-        f"select {column}::varchar, count(*) from {view} where {column} is not null group by {column} "
-        f"having count(*) > 1 order by 2 desc, 1 limit {TOP_VALUES}"
-    ).fetchall()
-    yield from ((_short(value) or "", count) for value, count in rows)
+    most = [(_short(value) or "", -negative) for negative, value in top or ()]
+    return ColumnProfile(rows, nulls, distinct, _short(low), _short(high), total, most)
 
 
 def _short(text: str | None) -> str | None:
@@ -185,7 +180,6 @@ def _is_wider(old: Any, new: Any) -> bool:
 
 
 SIDES = ("old", "new")
-KINDS = ("added", "missing", "changed")
 Types = Mapping[str, tuple[str, str]]
 NONE: Types = MappingProxyType({})
 SAMPLES = 5
@@ -310,7 +304,8 @@ class _TablePair:
         self.values = [name for name in shared if name not in ignored and not name.startswith("_")]
         self.rounded = [name for name in self.values if name in sums and self.new[name] == "DOUBLE"]
         self.singles = [name for name, (kind, _) in widened.items() if kind == LESS_EXACT]
-        self._key_names = ", ".join(map(sql_identifier, keys))
+        self._names = [sql_identifier(key) for key in keys]
+        self._key_names = ", ".join(self._names)
         columns = [*keys, *self.values]
         self._readers = {"_old": partial(bounded_reader, old, columns), "_new": partial(bounded_reader, new, columns)}
 
@@ -346,14 +341,48 @@ class _TablePair:
     def count(self, sql: str) -> int:
         return int(self.database.execute(sql).fetchone()[0] or 0)
 
-    def joined(self, kind: str) -> str:
-        """Return the FROM clause of the keys of a kind: `added`, `missing` or `changed`."""
-        on = " and ".join(f"o.{sql_identifier(key)} is not distinct from n.{sql_identifier(key)}" for key in self.keys)
-        if kind == "changed":
-            differ = "(o._rows <> n._rows or o._content <> n._content)"
-            return f"from new_keys n join old_keys o on {on} where {differ}"
-        one, other = ("new_keys n", "old_keys o") if kind == "added" else ("old_keys o", "new_keys n")
-        return f"from {one} anti join {other} on {on}"
+    def note_differing(self) -> None:
+        """Add to the table `found`, for each kind of a part's keys that differ, their number and the first ones."""
+        on = " and ".join(f"o.{name} is not distinct from n.{name}" for name in self._names)
+        key = ", ".join(f"{name} := if(n._rows is null, o.{name}, n.{name})" for name in self._names)
+        differ = "o._rows is distinct from n._rows or o._content is distinct from n._content"
+        kind = "case when o._rows is null then 'added' when n._rows is null then 'missing' else 'changed' end"
+        rows = f"select {kind} as kind, struct_pack({key}) as key from new_keys n full join old_keys o on {on}"
+        counted = f"select kind, count(*) as number, min(key, {SAMPLES}) as keys"
+        found = f"{counted} from ({rows} where {differ}) group by kind"
+        self.database.execute(f"create table if not exists found as from ({found}) limit 0")
+        self.database.execute(f"insert into found {found}")
+
+    def differing(self) -> dict[str, int]:
+        """Return the number of keys of each kind."""
+        return dict(self.database.execute("select kind, sum(number)::bigint from found group by kind").fetchall())
+
+    def samples(self) -> dict[str, list[Sample]]:
+        """Return the first keys of each kind with their rows, which one query of each side finds."""
+        keys = f"unnest(list_sort(flatten(list(keys)))[:{SAMPLES}])"
+        self.database.execute(
+            "create table samples as select row_number() over (order by _kind, key) as _number, _kind, unnest(key) "
+            f"from (select kind as _kind, {keys} as key from found group by kind)"
+        )
+        old, new = self._sample_rows("_old"), self._sample_rows("_new")
+        found: dict[str, list[Sample]] = {}
+        for number, kind, *key in self.database.execute("from samples order by _number").fetchall():
+            sample = Sample(_json_row(self.keys, key), old.get(number, []), new.get(number, []))
+            found.setdefault(kind, []).append(sample)
+        return found
+
+    def _sample_rows(self, view: str) -> dict[int, list[dict[str, Any]]]:
+        if not self.values:
+            return {}
+        on = " and ".join(f"s.{name} is not distinct from v.{name}" for name in self._names)
+        names = ", ".join(f"v.{sql_identifier(name)}" for name in self.values)
+        place = f"row_number() over (partition by _number order by {names}) as _place"
+        rows = self.database.execute(
+            f"select _number, {place}, {names} from samples s join {view} v on {on} "
+            f"qualify _place <= {ROWS_PER_SAMPLE} order by _number, _place"
+        ).fetchall()
+        by_sample = groupby(rows, itemgetter(0))
+        return {number: [_json_row(self.values, row[2:]) for row in found] for number, found in by_sample}
 
 
 def compared_by_key(
@@ -377,11 +406,9 @@ def _by_key(name: str, keys: Sequence[str], pair: _TablePair, widened: Types) ->
     counts: Counter[str] = Counter()
     for _ in pair.parts():
         counts["old_keys"] += pair.count("select count(*) from old_keys")
-        for side in SIDES:
-            counts[f"{side}_rows"] += pair.count(f"select sum(_rows) from {side}_keys")
-        for kind in KINDS:
-            counts[kind] += pair.count(f"select count(*) {pair.joined(kind)}")
-            _keep_samples(pair, kind)
+        counts.update({f"{side}_rows": pair.count(f"select sum(_rows) from {side}_keys") for side in SIDES})
+        pair.note_differing()
+    counts.update(pair.differing())
     return TableComparison(
         name,
         "both",
@@ -391,36 +418,10 @@ def _by_key(name: str, keys: Sequence[str], pair: _TablePair, widened: Types) ->
         columns_removed=sorted(set(pair.old) - set(pair.new)),
         retyped={n: (pair.old[n], pair.new[n]) for n in pair.new if n in pair.old and pair.old[n] != pair.new[n]},
         widened=widened,
-        samples={kind: _samples(pair, kind) for kind in KINDS if counts[kind]},
+        samples=pair.samples(),
         measures=_measures(pair),
         profiles=column_changes(pair.database, pair.old, pair.new, pair.values),
     )
-
-
-def _keep_samples(pair: _TablePair, kind: str) -> None:
-    """Add a part's first keys of a kind to the table of its name."""
-    side = "o" if kind == "missing" else "n"
-    names = ", ".join(f"{side}.{sql_identifier(key)}" for key in pair.keys)
-    found = f"select {names} {pair.joined(kind)} order by all limit {SAMPLES}"
-    pair.database.execute(f"create table if not exists {kind} as from ({found}) limit 0")
-    pair.database.execute(f"insert into {kind} {found}")
-
-
-def _samples(pair: _TablePair, kind: str) -> list[Sample]:
-    """Return the first keys of a kind with their rows."""
-    found = pair.database.execute(f"from {kind} order by all limit {SAMPLES}").fetchall()
-    return [Sample(_json_row(pair.keys, k), _rows_of(pair, "_old", k), _rows_of(pair, "_new", k)) for k in found]
-
-
-def _rows_of(pair: _TablePair, view: str, key: Sequence[Any]) -> list[dict[str, Any]]:
-    if not pair.values:
-        return []
-    where = " and ".join(f"{sql_identifier(name)} is not distinct from ?" for name in pair.keys)
-    names = ", ".join(map(sql_identifier, pair.values))
-    found = pair.database.execute(
-        f"select {names} from {view} where {where} order by all limit {ROWS_PER_SAMPLE}", list(key)
-    ).fetchall()
-    return [_json_row(pair.values, row) for row in found]
 
 
 def _measures(pair: _TablePair) -> list[MeasureChange]:

@@ -77,7 +77,7 @@ class Measure:
 
 
 MEASURES = (
-    Measure("lines of product Python", lambda: sum(lines(m.path) for m in product()), 73_466, 52_000),
+    Measure("lines of product Python", lambda: sum(lines(m.path) for m in product()), 73_467, 52_000),
     Measure("modules", lambda: len(product()), 336, 330),
     Measure("packages", packages, 26, 20),
     Measure("lines of own Java", java_lines, 3_465, 650),

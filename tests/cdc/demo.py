@@ -27,7 +27,7 @@ from include.ground.errors import HeadraceError, Terminal
 from include.ground.processes import Waiting
 from include.ground.settings import CLONE
 from include.read.published_tables import pinned
-from include.state.process_states import BROKER, stream_name
+from include.state.process_states import BROKER
 from include.state.run_files import read_run_file
 
 STATE = CLONE / ".headrace-cdc"
@@ -84,7 +84,7 @@ class Story:
         def new_column() -> None:
             execute("alter table pgbench_accounts add column note text")
             execute("update pgbench_accounts set note = 'of age ' || aid % 90 where aid % 50 = 0")
-            self._kill(stream_name("bank_accounts"))
+            self._kill("driver:shared")
             self._restart_connector()
 
         def truncated() -> None:
@@ -101,7 +101,7 @@ class Story:
             snapshot_made,
         )
         yield "history and tellers truncated; broker: killed", truncated
-        yield "a column added; driver of the accounts and connector: killed", new_column
+        yield "a column added; driver and connector: killed", new_column
 
     def _await_capture(self) -> None:
         """Wait until the connector has read the log up to now, so its snapshot is behind it."""
