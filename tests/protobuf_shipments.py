@@ -60,10 +60,26 @@ message Old {
   optional Kind kind = 2 [default = TWO];
   repeated Kind kinds = 3;
   optional int64 amount = 4 [default = 7];
+  repeated group Part = 5 { optional string sku = 1; repeated group Inner = 2 { optional int64 grams = 1; } }
+  optional group Last = 536870911 { optional Kind kind = 1; }
   extensions 100 to 199;
 }
 """
 FILES = {"geo/places.proto": PLACES}
+
+
+def drawn_old(rng: random.Random) -> Any:
+    """Return a message with groups."""
+    found = protobuf_schema(compiled(OLD, {})).message((0,))
+    found.shipment_id = "old"
+    for _ in range(rng.randrange(3)):
+        part = found.part.add(sku=rng.choice(["", "é"]))
+        for _ in range(rng.randrange(3)):
+            part.inner.add(grams=rng.choice([0, -1, 2**40]))
+    if rng.random() < 0.5:
+        found.last.SetInParent()
+        found.last.kind = rng.choice([1, 2])
+    return found
 
 
 @lru_cache(maxsize=1)

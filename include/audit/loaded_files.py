@@ -7,21 +7,18 @@ has deleted. Which line is which record is decided by the reader that loads use 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import polars as pl
 import pyarrow as pa
 
 from include.audit.findings import Finding, FindingKind
 from include.audit.kafka import RECORD, Chunk, Topic
-from include.declare.file_sets import FileSet, RecordFile
-from include.ground.record_coordinates import offset_in_set
+from include.declare.file_sets import FileSet
+from include.ground.record_coordinates import LOADED, offset_in_set
 from include.ground.settings import Settings
 from include.read.publication import Publication
-from include.read.record_files import checksum, found_now, payloads
-
-LOADED = -1
-"""The type of the time of a record that no Kafka had."""
+from include.read.record_files import GONE, how_changed, payloads
 
 
 @dataclass(frozen=True)
@@ -111,22 +108,7 @@ def loaded_files(settings: Settings, sets: Sequence[FileSet]) -> LoadedFiles:
 
 
 def _check(settings: Settings, files: FileSet) -> FileSetCheck:
-    found = {file.address: _change(settings, file) for file in files.files}
+    found = {file.address: how_changed(settings, *astuple(file)) for file in files.files}
     gone = [address for address, how in found.items() if how == GONE]
     changed = {address: how for address, how in found.items() if how and how != GONE}
     return FileSetCheck(files.plan, files.partition, len(files.files), gone, changed)
-
-
-GONE = "gone"
-
-
-def _change(settings: Settings, file: RecordFile) -> str:
-    """Return how a file differs from the loaded one, "" if it does not; GONE."""
-    now = found_now(settings, file.address)
-    if now is None:
-        return GONE
-    if now.size != file.size:
-        return f"it had {file.size:,} bytes and has {now.size:,}"
-    if now.modified_ns != file.modified_ns and checksum(settings, file.address) != file.sha256:
-        return f"its SHA-256 was {file.sha256[:12]}… and is another one"
-    return ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple
 from functools import partial
 from typing import Any
 
@@ -22,11 +23,12 @@ from include.declare.file_sets import FileSet, RecordFile, repeated_files
 from include.declare.release_diff import TableChange
 from include.ground.errors import Refused
 from include.ground.processes import Waiting
-from include.ground.record_coordinates import FIRST_FILE_SET
+from include.ground.record_coordinates import FIRST_FILE_SET, is_file_set
 from include.ground.settings import Settings
 from include.plans.journal import next_plan_id
 from include.plans.plan import LOAD, Plan, Prediction
-from include.read.publication import Publication, read_publication
+from include.read.publication import Publication, read_publication, tables_of
+from include.read.published_tables import batch_offsets, first_unexpired_batch
 from include.read.record_files import FORMS, FoundFile, checksum, estimated_rows, find_files, form_of
 from include.state.owner_requests import OwnerRequest, RequestKind
 from include.state.process_states import stream_name
@@ -60,18 +62,20 @@ class LoadPlan(TopicRelease[LoadParameters]):
         refuse_unknown_dataset(settings, dataset)
         publication = read_publication(settings, dataset)
         base = released_dataset(settings, dataset, publication.release)
+        start = _start(settings, base, publication)
         request.refuse_conflict()
         form, found = _found(settings, base, parameters)
         files = _new_files(base, _with_checksums(settings, found), parameters)
-        predicted = _predicted(settings, publication, found, form)
-        request.refuse_small_disk(predicted)
         added = _file_set(request, base, form, files)
+        predicted = _predicted(settings, publication, base, start, added)
+        request.refuse_small_disk(predicted)
         fresh = base
         if not parameters.dry_run:
-            fresh = snapshot_with_files(settings, base, _start(settings, base, publication), added)
+            fresh = snapshot_with_files(settings, base, start, added)
         size = sum(file.size for file in files)
         requested = f"{len(files):,} files, {size / 1e6:,.1f} MB: {', '.join(parameters.files)}"
-        why = f"also has the records of these files, as partition {added.partition}"
+        others = "inherited" if start else "validated again"
+        why = f"also has the records of these files, as partition {added.partition}; the others are {others}"
         changes = [TableChange(f"silver.{dataset}", "changed", why)]
         return request.plan(LOAD, base.release, fresh.release, predicted, changes=changes, requested=requested)
 
@@ -144,12 +148,19 @@ def _new_files(base: Dataset, files: Sequence[RecordFile], parameters: LoadParam
     return list(files)
 
 
-def _predicted(settings: Settings, publication: Publication, found: Sequence[FoundFile], form: str) -> Prediction:
-    """Return the cost: bronze is recomputed too. The rows are estimated by the first file."""
-    own = predict(settings, publication)
-    rows = own.records + estimated_rows(settings, found, form)
-    size = own.bytes + sum(file.size for file in found)
-    return cost_of(settings, publication.dataset, rows, size, own.files + len(found), own.gold_rows)
+def _predicted(
+    settings: Settings, publication: Publication, base: Dataset, start: ReleaseStart | None, added: FileSet
+) -> Prediction:
+    """Return the cost: the published release's records, not all of bronze, are read again; the files' are estimated."""
+    own, tables, name = predict(settings, publication), tables_of(settings, publication), publication.dataset
+    first = first_unexpired_batch(tables[f"{'silver' if start else 'bronze'}.{name}"])
+    sets = {each.partition for each in base.file_sets}
+    batches = (each for each in batch_offsets(tables[f"bronze.{name}"].path, publication.batch) if each.batch >= first)
+    read = sum(each.rows for each in batches if not is_file_set(each.partition) or each.partition in sets)
+    found, share = [FoundFile(*astuple(file)[:3]) for file in added.files], read / max(own.records, 1)
+    rows = read + estimated_rows(settings, found, added.form)
+    size, count = round(own.bytes * share) + sum(file.size for file in found), round(own.files * share) + len(found)
+    return cost_of(settings, name, rows, size, count, own.gold_rows)
 
 
 def _file_set(request: Request[LoadParameters], base: Dataset, form: str, files: Sequence[RecordFile]) -> FileSet:

@@ -128,11 +128,12 @@ def avro_record(text: str) -> AvroType:
 
     known: dict[str, Any] = {}
     try:
-        schema = json.loads(text)
+        schemas = schemas_in(text)
     except ValueError as error:
         raise SchemaUnusable(f"is not JSON ({error})") from error
     try:
-        found = AvroType(fastavro.parse_schema(_unwrapped(schema), known), known)
+        *_, last = [fastavro.parse_schema(_unwrapped(schema), known) for schema in schemas]
+        found = AvroType(last, known)
         if isinstance(found.schema, list) or found.kind != AvroKind.record:
             raise SchemaUnusable("describes no record")
         _check(found, set())
@@ -141,6 +142,13 @@ def avro_record(text: str) -> AvroType:
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SchemaUnusable(f"is not an Avro schema ({type(error).__name__}: {error})") from error
     return found
+
+
+def schemas_in(text: str) -> list[Any]:
+    """Return a schema as parsed from JSON, after those that it refers to. Raises ValueError."""
+    found = json.loads(text)
+    refers = isinstance(found, dict) and found.keys() == {"references", "schema"}
+    return [*found["references"], found["schema"]] if refers else [found]
 
 
 def _unwrapped(schema: Any) -> Any:

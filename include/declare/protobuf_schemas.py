@@ -84,14 +84,12 @@ def _nested(messages: Any, around: tuple[int, ...]) -> Iterator[tuple[tuple[int,
 
 
 def _described(field: Any, known: Mapping[str, int]) -> dict[str, Any]:
-    kind = type_name(field)
-    if kind == "group":
-        raise SchemaUnusable(f"has a group, {field.full_name}")
     values = field.enum_type.values if field.enum_type else ()
     return {
         "number": field.number,
         "name": field.name,
-        "kind": kind,
+        "kind": type_name(field),
+        "group": field.type == field.TYPE_GROUP,
         "repeated": field.is_repeated,
         "map": is_map(field),
         "presence": field.has_presence,
@@ -108,10 +106,11 @@ def is_map(field: Any) -> bool:
 
 
 def type_name(field: Any) -> str:
-    """Return the type of a field as a schema has it; `message` and `enum` for those."""
+    """Return the type of a field as a schema has it; `enum`, and `message` also for a group, which is one."""
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
-    return str(FieldDescriptorProto.Type.Name(field.type)).removeprefix("TYPE_").lower()
+    name = str(FieldDescriptorProto.Type.Name(field.type)).removeprefix("TYPE_").lower()
+    return "message" if name == "group" else name
 
 
 @lru_cache(maxsize=64)

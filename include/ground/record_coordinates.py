@@ -40,6 +40,10 @@ def place_in_set(offset: int) -> tuple[int, int]:
     return offset >> ROW_BITS, offset & ((1 << ROW_BITS) - 1)
 
 
+LOADED = -1
+"""The type of the time of a record that no Kafka had: Kafka's own are 0 and 1."""
+
+
 def kafka_ends(offsets: Mapping[str, Sequence[int]]) -> dict[int, int]:
     """Return where each partition of the topic ends, of the ranges that a commit of bronze names."""
     ends = {int(partition): int(span[1]) for partition, span in offsets.items()}

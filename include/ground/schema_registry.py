@@ -54,12 +54,12 @@ class RegistryUnreachable(Transient):
 class RegistryRefused(Terminal):
     """The registry answered a request with an error; `status` is of HTTP."""
 
-    def __init__(self, url: str, status: int, why: str) -> None:
+    def __init__(self, url: str, status: int, why: str, remedy: str = "") -> None:
         login = "HEADRACE_SCHEMA_REGISTRY_USER and _PASSWORD_FILE"
         path = "HEADRACE_SCHEMA_REGISTRY_URL, with the path of Confluent's API (Apicurio: /apis/ccompat/v7)"
         super().__init__(
             f"the schema registry refused {url}: {status} {why[:300]}; nothing is lost",
-            f"correct {login if status in REFUSED_LOGIN else path}",
+            remedy or f"correct {login if status in REFUSED_LOGIN else path}",
         )
         self.url, self.status = url, status
 
@@ -68,7 +68,8 @@ class RegistryRefused(Terminal):
 class RegisteredSchema:
     """A schema by its id; `type` is AVRO, JSON or PROTOBUF; `version` is of its subject, 0 where none was named.
 
-    `text`: as it is registered; of Protobuf what `protobuf_compiler.py` makes of it and of what it imports.
+    `text`: as it is registered; of Protobuf what `protobuf_compiler.py` makes of it and of what it imports. Of
+    Avro that refers to others an object: they are its `references`, the schema itself its `schema`.
     """
 
     id: int
@@ -101,21 +102,24 @@ class SchemaRegistry:
         )
 
     def _whole(self, schema: RegisteredSchema, found: Any) -> RegisteredSchema:
-        """Return a schema with those that it imports."""
-        if schema.type != PROTOBUF:
-            return schema
+        """Return a schema with those that it imports or refers to. Raises RegistryRefused for a missing one."""
         imported = dict[str, str]()
         self._import(found, imported)
-        return replace(schema, text=compiled(schema.text, imported))
+        if schema.type == AVRO and found.references:
+            return replace(schema, text=f'{{"references": [{", ".join(imported.values())}], "schema": {schema.text}}}')
+        return replace(schema, text=compiled(schema.text, imported)) if schema.type == PROTOBUF else schema
 
     def _import(self, found: Any, imported: dict[str, str]) -> None:
         for each in found.references or ():
             if each.name not in imported:
                 subject, version = each.subject, each.version
                 other = self._asked(lambda client: client.get_version(subject, version))  # noqa: B023
-                if other is not None:
-                    imported[each.name] = str(other.schema.schema_str)
-                    self._import(other.schema, imported)
+                if other is None:
+                    place, why = f"subjects/{subject}/versions/{version}", f"a schema refers to it as {each.name}"
+                    remedy = f"register it as version {version} of subject {subject}; the stream continues by itself"
+                    raise RegistryRefused(f"{self.url}/{place}", 404, why, remedy)
+                self._import(other.schema, imported)
+                imported[each.name] = str(other.schema.schema_str)
 
     def compatibility(self, subject: str) -> str:
         """Return the level that a new schema of the subject must keep: its own, else the registry's."""

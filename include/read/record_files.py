@@ -48,15 +48,20 @@ class FoundFile:
     modified_ns: int
 
 
+def files_unreadable(place: str, why: str) -> Transient:
+    """Return that files cannot be listed or read: their store does not answer, or refuses."""
+    what = f"{place} cannot be read: {why}; nothing was changed"
+    return Transient(what, "the same command again", code="files-unreadable", place=place, why=why)
+
+
 @contextmanager
 def _errors(place: str) -> Iterator[None]:
-    """Raise what a store or a file answers as Transient (`files-unreadable`)."""
+    """Raise what a store or a file answers as `files-unreadable`."""
     try:
         yield
     except (OSError, pa.ArrowInvalid) as error:
         why = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
-        what = f"{place} cannot be read: {why}; nothing was changed"
-        raise Transient(what, "the same command again", code="files-unreadable", place=place) from error
+        raise files_unreadable(place, why) from error
 
 
 def _file_system(settings: Settings, address: str) -> tuple[Any, str]:
@@ -137,6 +142,21 @@ def found_now(settings: Settings, address: str) -> FoundFile | None:
     if now.type is not fs.FileType.File:
         return None
     return FoundFile(address, int(now.size), int(now.mtime_ns or 0))
+
+
+GONE = "it is gone"
+
+
+def how_changed(settings: Settings, address: str, size: int, modified_ns: int, sha256: str) -> str:
+    """Return how a file differs from what it was, "" if it does not: equal size and time of change say so."""
+    now = found_now(settings, address)
+    if now is None:
+        return GONE
+    if now.size != size:
+        return f"it had {size:,} bytes and has {now.size:,}"
+    if now.modified_ns != modified_ns and checksum(settings, address) != sha256:
+        return f"its SHA-256 was {sha256[:12]}… and is another one"
+    return ""
 
 
 def checksum(settings: Settings, address: str) -> str:
@@ -278,10 +298,10 @@ class _OddRows:
         return found.take(pa.array(order))
 
 
-def _csv_rows(stream: Any, names: Sequence[str], odd: _OddRows) -> Any:
+def _csv_rows(stream: Any, names: Sequence[str], odd: _OddRows, encoding: str) -> Any:
     """Return batches of the rows below the header, as texts; those that have not its columns are given to `odd`."""
     # With threads the numbers of rows are not known.
-    reading = csv.ReadOptions(use_threads=False, block_size=READ_BYTES, column_names=names)
+    reading = csv.ReadOptions(use_threads=False, block_size=READ_BYTES, column_names=names, encoding=encoding)
     values = csv.ConvertOptions(
         check_utf8=False,
         column_types=dict.fromkeys(names, pa.string()),
@@ -303,6 +323,20 @@ def _csv(settings: Settings, address: str, literals: Sequence[str]) -> Payloads:
 
     A row that has not as many values as the header is a JSON string, which the contract rejects.
     """
+    returned = 0
+    try:
+        for rows in _csv_in(settings, address, literals, "utf8"):
+            yield rows
+            returned += len(rows)
+    except pa.ArrowInvalid:
+        # pyarrow gives no such row that is no UTF-8 either. In Latin-1 each byte is a character, which is a byte again.
+        for rows in _csv_in(settings, address, literals, "latin1"):
+            fresh = rows[min(returned, len(rows)) :]
+            returned -= len(rows) - len(fresh)
+            yield pa.array([text.decode().encode("latin1") for text in fresh.to_pylist()], pa.binary())
+
+
+def _csv_in(settings: Settings, address: str, literals: Sequence[str], encoding: str) -> Payloads:
     with _opened(settings, address, _compression(address)) as stream:
         first = bytearray()
         while not first.endswith(b"\n") and (byte := stream.read(1)):
@@ -313,7 +347,8 @@ def _csv(settings: Settings, address: str, literals: Sequence[str]) -> Payloads:
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise OSError(f"the header has {repeated[0]!r} twice")
         odd = _OddRows()
-        for rows in _json_rows(_csv_rows(stream, names, odd), {name: LITERAL for name in names if name in literals}):
+        texts = _csv_rows(stream, names, odd, encoding)
+        for rows in _json_rows(texts, {name: LITERAL for name in names if name in literals}):
             yield odd.among(rows)
         yield odd.among(pa.array([], pa.binary()))
 
@@ -351,8 +386,7 @@ def _json_rows(batches: Iterable[pa.RecordBatch], tokens: Mapping[str, str]) -> 
     """Yield rows as JSON objects with the columns' names, without those that are null. DuckDB makes the text."""
     with memory_database() as database:
         for batch in batches:
-            rows = pa.table(batch) if isinstance(batch, pa.RecordBatch) else batch
-            rows = pa.table({name: _plain(rows[name]) for name in rows.column_names})
+            rows = pa.table({name: _plain(batch[name]) for name in batch.schema.names})
             members = (_member(field, tokens.get(field.name)) for field in rows.schema)
             database.register("given", rows)
             sql = f"select '{{' || concat_ws(',', {', '.join(members)}) || '}}' as payload from given"
@@ -360,7 +394,7 @@ def _json_rows(batches: Iterable[pa.RecordBatch], tokens: Mapping[str, str]) -> 
             yield from made.cast(pa.binary()).chunks
 
 
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _plain(column: pa.Array) -> pa.Array:
     """Return a column without what DuckDB would write otherwise: times are those of UTC, dictionaries their values."""
     if pa.types.is_timestamp(column.type):
         return column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.timestamp("us"))

@@ -18,10 +18,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from include.declare.dataset import Dataset
+from include.declare.file_sets import FileSet
 from include.ground.errors import Terminal
+from include.ground.settings import Settings
 from include.read.rejected_records import Position
 from spark_jobs.contract.warning_counts import Counts
-from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, KafkaRecords
+from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, KafkaRecords, LoadedBatches
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import GoldUpdate
 from spark_jobs.layers.row_provenance import ReplacedGrains
@@ -185,6 +187,13 @@ class Backend(Protocol):
         """Commit a batch of offsets to bronze, unless its transaction is committed; return the batch's files.
 
         `validate_source` is called when the records are read; its error prevents the commit. Raises RowsUnaccounted.
+        """
+
+    def loaded_rows(self, settings: Settings, files: FileSet, start: int, bounds: tuple[int, int]) -> LoadedBatches:
+        """Yield the records of a set of files from offset `start` on, batch by batch, up to the end of the set.
+
+        `bounds`: rows and bytes of a batch. Raises `file-changed` before anything of a changed file is returned,
+        `files-unreadable`.
         """
 
     def begin_opening(self, dataset: Dataset) -> Callable[[SilverTables], None]:

@@ -19,7 +19,7 @@ import org.apache.avro.Schema;
 
 /** Reads Avro (adr-0003). */
 public final class AvroJson extends FramedJson {
-    /** Returns why Avro refuses a schema, null if it does not. */
+    /** Returns why Avro refuses a schema, null if it does not. It may come last in a list of those that it refers to. */
     public static String refused(String text) {
         try {
             parsed(text);
@@ -30,7 +30,8 @@ public final class AvroJson extends FramedJson {
     }
 
     private static Schema parsed(String text) {
-        return new Schema.Parser().setValidateDefaults(false).parse(text);
+        Schema found = new Schema.Parser().setValidateDefaults(false).parse(text);
+        return found.getType() == Schema.Type.UNION ? (Schema) found.getTypes().get(found.getTypes().size() - 1) : found;
     }
 
     Object reader(String schema) {

@@ -75,6 +75,7 @@ final class ProtobufField {
     final String name;
     final byte[] key;
     final int kind;
+    final int wire;
     final boolean isRepeated;
     final boolean isMap;
     /** Whether a value that is missing is another one than the default. */
@@ -88,6 +89,7 @@ final class ProtobufField {
         name = Json.at(found, "name").asText();
         key = (",\"" + name + "\":").getBytes(StandardCharsets.UTF_8);
         kind = KINDS.indexOf(Json.at(found, "kind").asText());
+        wire = Json.at(found, "group").asBoolean() ? GROUP : WIRES[kind];
         isRepeated = Json.at(found, "repeated").asBoolean();
         isMap = Json.at(found, "map").asBoolean();
         hasPresence = Json.at(found, "presence").asBoolean();
@@ -107,10 +109,6 @@ final class ProtobufField {
         }
     }
 
-    int wire() {
-        return WIRES[kind];
-    }
-
     /** Adds the JSON of a value; its bytes begin where `in` is. */
     void write(Payload in, ReadMember member, JsonBytes out, int levels) throws Unread {
         switch (kind) {
@@ -128,7 +126,7 @@ final class ProtobufField {
                 }
                 break;
             default:
-                out.add(token(wire() == VARINT ? in.varint() : in.fixed(wire() == FIXED32 ? 4 : 8)));
+                out.add(token(wire == VARINT ? in.varint() : in.fixed(wire == FIXED32 ? 4 : 8)));
         }
     }
 
@@ -233,10 +231,10 @@ final class MessageType {
                 throw new Unread("undecodable");
             }
             int begin = wire == ProtobufField.LENGTH ? in.take(length(in)) : in.at;
-            skip(in, wire, (int) (tag >>> 3), levels);
+            int end = skip(in, wire, (int) (tag >>> 3), levels);
             ProtobufField field = (ProtobufField) fields.get(Integer.valueOf((int) (tag >>> 3)));
             boolean isPacked = field != null && field.isRepeated && wire == ProtobufField.LENGTH && field.kind > ProtobufField.BYTES;
-            if (field == null || wire != field.wire() && !isPacked) {
+            if (field == null || wire != field.wire && !isPacked) {
                 continue;
             }
             if (field.isClosed && wire == ProtobufField.VARINT
@@ -258,7 +256,7 @@ final class MessageType {
                 field.check(values, in, levels - 1);
                 values.clear();
             }
-            values.add(new int[] {wire, begin, in.at});
+            values.add(new int[] {wire, begin, end});
         }
         return found;
     }
@@ -271,22 +269,22 @@ final class MessageType {
         return length;
     }
 
-    /** Reads over a value; that of a length was taken with its length. */
-    private static void skip(Payload in, int wire, int number, int levels) throws Unread {
+    /** Reads over a value; that of a length was taken with its length. Returns its end, of a group before the tag there. */
+    private static int skip(Payload in, int wire, int number, int levels) throws Unread {
         if (wire == ProtobufField.VARINT) {
             in.varint();
         } else if (wire == ProtobufField.FIXED64 || wire == ProtobufField.FIXED32) {
             in.take(wire == ProtobufField.FIXED64 ? 8 : 4);
-        } else if (wire == ProtobufField.GROUP) {
-            skipGroup(in, number, levels);
-        } else if (wire != ProtobufField.LENGTH) {
+        } else if (wire != ProtobufField.LENGTH && wire != ProtobufField.GROUP) {
             throw new Unread("undecodable");
         }
+        return wire == ProtobufField.GROUP ? skipGroup(in, number, levels) : in.at;
     }
 
-    private static void skipGroup(Payload in, int number, int levels) throws Unread {
+    private static int skipGroup(Payload in, int number, int levels) throws Unread {
         int deeper = Unread.deeper(levels);
-        for (long tag = in.varint(); tag != (number << 3 | ProtobufField.END_GROUP); tag = in.varint()) {
+        int end = in.at;
+        for (long tag = in.varint(); tag != ((long) number << 3 | ProtobufField.END_GROUP); tag = in.varint()) {
             if (tag >>> 3 == 0 || tag >>> 32 != 0) {
                 throw new Unread("undecodable");
             }
@@ -294,7 +292,9 @@ final class MessageType {
                 in.take(length(in));
             }
             skip(in, (int) (tag & 7), (int) (tag >>> 3), deeper);
+            end = in.at;
         }
+        return end;
     }
 
     private void writeMembers(Map found, Payload in, ReadMember member, JsonBytes out, int levels) throws Unread {

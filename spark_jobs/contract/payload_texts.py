@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StructType
 
 from include.declare.avro_payloads import AvroFormat
-from include.declare.avro_record import SchemaUnusable, avro_record
+from include.declare.avro_record import SchemaUnusable, avro_record, schemas_in
 from include.declare.contract import Contract
 from include.declare.envelopes import STRUCTURED, columns_read, event_headers
 from include.declare.line_payloads import CsvFormat, TextFormat, csv_kind
@@ -98,6 +99,8 @@ def _by_schema(contract: Contract, schemas: Sequence[RegisteredSchema], bronze: 
 
 def _avro_schema(function: Any, text: str) -> tuple[str, str | None]:
     _ = avro_record(text)
+    *others, own = schemas_in(text)
+    text = json.dumps([*others, own]) if others else text
     refused = function.refused(text)
     return text, None if refused is None else f"is refused by Avro: {refused}"
 

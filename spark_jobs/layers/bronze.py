@@ -8,24 +8,35 @@ watermark from the commits alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from include.declare.event_times import IDLE
+from include.declare.file_sets import FileSet
 from include.ground.app_ids import quiet_app_id
 from include.ground.delta_log import batch_commit
 from include.ground.kafka_address import source_options
 from include.ground.paths import bronze_path
-from include.ground.record_coordinates import FIRST_DATE, FIRST_FILE_SET, LAST_DATE, is_file_set, kafka_ends
+from include.ground.record_coordinates import (
+    FIRST_DATE,
+    FIRST_FILE_SET,
+    LAST_DATE,
+    LOADED,
+    is_file_set,
+    kafka_ends,
+    offset_in_set,
+)
 from include.ground.settings import Settings, reject_unsafe
+from include.read.record_files import file_changed, how_changed, payloads
 from spark_jobs.tables.data_files import DataFile, ParquetWriting, TableSpec
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 from spark_jobs.tables.failpoints import Step, pass_step
@@ -158,6 +169,65 @@ class KafkaRecords:
 
     rows: DataFrame
     here: ArrowRecords
+
+
+@dataclass(frozen=True)
+class LoadedRows:
+    """The records of offsets [start, end) of a set of files; `spans`: by file, its rows [first, end) that these are."""
+
+    files: FileSet
+    start: int
+    end: int
+    spans: Mapping[int, tuple[int, int]]
+    records: DataFrame | ArrowRecords
+
+    @property
+    def count(self) -> int:
+        return sum(end - first for first, end in self.spans.values())
+
+    @property
+    def sources(self) -> list[dict[str, Any]]:
+        """Which rows of which files these are, for the commit."""
+        files = self.files.files
+        return [
+            {"file": files[n].address, "sha256": files[n].sha256, "rows": list(span)} for n, span in self.spans.items()
+        ]
+
+
+LoadedBatches = Iterator[LoadedRows]
+
+
+def refuse_changed(settings: Settings, files: FileSet, numbers: Iterable[int]) -> None:
+    """Raise `file-changed` unless these files of a set have the bytes that were planned."""
+    for file in (files.files[number] for number in numbers):
+        if how := how_changed(settings, *astuple(file)):
+            raise file_changed(file.address, how)
+
+
+def file_records(settings: Settings, files: FileSet, number: int, begin: int) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a file of a set from row `begin` on, as SOURCE. Raises `files-unreadable`."""
+    row = 0
+    for values in payloads(settings, files.files[number].address, files.form, files.literals):
+        row, first = row + len(values), max(row, begin)
+        if first < row:
+            yield _records(files, number, first, values[first - row :])
+
+
+def _records(files: FileSet, number: int, row: int, values: pa.Array) -> pa.RecordBatch:
+    """Return payloads that follow one another, from `row` of a file on, as records."""
+    rows, first = len(values), offset_in_set(number, row)
+    constant = {
+        "topic": files.files[number].address,
+        "partition": files.partition,
+        "timestamp": files.planned_at,
+        "timestampType": LOADED,
+    }
+    columns = {"value": values, "offset": pa.array(np.arange(first, first + rows))}
+    columns |= {name: pa.repeat(pa.scalar(value), rows) for name, value in constant.items()}
+    arrays = [
+        columns[each.name].cast(each.type) if each.name in columns else pa.nulls(rows, each.type) for each in SOURCE
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=SOURCE)
 
 
 @dataclass(frozen=True)

@@ -77,10 +77,10 @@ class Measure:
 
 
 MEASURES = (
-    Measure("lines of product Python", lambda: sum(lines(m.path) for m in product()), 73_467, 52_000),
+    Measure("lines of product Python", lambda: sum(lines(m.path) for m in product()), 73_593, 52_000),
     Measure("modules", lambda: len(product()), 336, 330),
     Measure("packages", packages, 26, 20),
-    Measure("lines of own Java", java_lines, 3_465, 650),
+    Measure("lines of own Java", java_lines, 3_466, 650),
     Measure("modules with one importer, a sibling", single_importers, 19, 30),
     Measure("isinstance(…Gold) outside its packages", gold_branches, 0, 0),
     Measure("median lines of a function", median_function, 8, 8),

@@ -43,7 +43,8 @@ LEAVING = dict.fromkeys(
     "rows stay in Spark: a Python function is slower by far, and would pickle code into the plan",
 )
 LEAVERS = {
-    ("spark_jobs/layers/gold_rows.py", "applyInArrow"): "a fold that is declared in Python (include/declare/adr-0006)"
+    ("spark_jobs/layers/gold_rows.py", "applyInArrow"): "a fold that is declared in Python (include/declare/adr-0006)",
+    ("spark_jobs/backends/spark/ingest.py", "mapInArrow"): "files have one reader, which makes columns of Arrow",
 }
 """By module and call, what a dataset's declaration asks for."""
 BRINGING = dict.fromkeys(

@@ -10,11 +10,12 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from avro_trades import FIRST, SECOND, encoded, first_trade, schema_text, second_trade, trades_folder
+from avro_trades import FIRST, SECOND, SIDE, encoded, first_trade, schema_text, second_trade, trades_folder
 from pyspark.sql import SparkSession
 from registry_stand_in import StandIn, registry_stand_in
 from slice_patcher import SlicePatcher
 from small_release import Record, SmallRelease, small_release
+from test_recomputed_history import differing
 
 from include.declare.history_slice import BRONZE, Slice, Span
 from include.declare.writer_schemas import known_schemas
@@ -134,6 +135,22 @@ def test_records_that_cannot_be_read_are_rejected_with_the_reason_and_others_are
         ("duplicate trade_id", "0/0/100"),
     ]
     assert trades.release.silver()["trade_id"].to_list() == ["t1"]
+
+
+def test_records_of_a_schema_that_refers_to_others_are_read_by_both(trades: Trades, tmp_path: Path) -> None:
+    names = {"ignored": "Side", "note": ["null", "Note"]}
+    fields = [{**each, "type": names.get(str(each["name"]), each["type"])} for each in FIRST["fields"]]  # type: ignore[index]
+    note = {"type": "record", "name": "market.events.Note", "fields": [{"name": "by", "type": "Side"}]}
+    trades.registry.add("side", json.dumps({**SIDE, "namespace": "market.events"}), 20)
+    trades.registry.add("note", json.dumps(note), 21)
+    trades.registry.add("trades-value", json.dumps({**FIRST, "fields": fields}), 22)
+    reference = {"name": "market.events.Side", "subject": "side", "version": 1}
+    trades.registry.references[21] = [reference]
+    trades.registry.references[22] = [{"name": "market.events.Note", "subject": "note", "version": 1}, reference]
+    trades.take(encoded(FIRST, first_trade(1), 22), first(2))
+    assert trades.release.silver()["trade_id"].to_list() == ["t1", "t2"]
+    assert trades.release.silver()["side"].to_list() == ["SELL", "SELL"]
+    assert differing(trades.release) == {}
 
 
 def test_rebuild_and_deep_audit_give_the_same_rows_without_the_registry(trades: Trades, tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from compactable_release import METER, reading
 from error_codes import raises
@@ -27,13 +29,15 @@ from include.change.load import LoadPlan, LoadRefused
 from include.change.plan_parameters import LoadParameters, ReleaseParameters
 from include.change.release import ReleasePlan
 from include.declare.dataset import Dataset, released_dataset, snapshot_dataset
-from include.ground.errors import Refused
+from include.declare.file_sets import FileSet, RecordFile
+from include.ground.errors import Refused, Transient
 from include.ground.record_coordinates import offset_in_set
 from include.ground.settings import Settings
 from include.plans.journal import load_plan
 from include.plans.plan import Plan
 from include.read.publication import read_publication, tables_of
 from include.read.published_tables import PinnedTables
+from include.read.record_files import form_of
 from spark_jobs.stream import loading
 from spark_jobs.stream.loading import Loads, sole_turn
 from spark_jobs.stream.preflight import bronze_head
@@ -87,6 +91,10 @@ def refine_all(release: SmallRelease) -> None:
 
 @pytest.fixture
 def site(spark: SparkSession, tmp_path: Path, backend: str) -> LoadSite:
+    return load_site(spark, tmp_path, backend)
+
+
+def load_site(spark: SparkSession, tmp_path: Path, backend: str) -> LoadSite:
     folder = tmp_path / "datasets" / "meter"
     shutil.copytree(METER, folder, ignore=shutil.ignore_patterns("__pycache__"))
     settings = Settings(state=tmp_path / "state", datasets=folder.parent, backend=backend)
@@ -141,15 +149,70 @@ def test_records_of_files_are_in_the_release_that_has_loaded_them(site: LoadSite
 
 def test_rows_of_csv_that_lack_or_exceed_its_columns_are_rejected(site: LoadSite) -> None:
     text = "event_id,device,read_at,litres\na,d1,2026-07-05T00:10:00Z,5\nb,d1\nc,d1,2026-07-05T00:11:00Z,5,6\n"
-    (site.folder / "a.csv").write_bytes(text.encode() + b"d,d1\xff,2026-07-05T00:12:00Z,5\n")
+    (site.folder / "a.csv").write_bytes(text.encode() + b"d,d1\xff,2026-07-05T00:12:00Z,5\ne,\xff\n")
     plan = site.plan("*.csv")
     site.load(plan)
     fresh = site.built(plan)
     assert fresh.silver().filter(pl.col("_partition") == SET)["event_id"].to_list() == ["a"]
     rejected = fresh.rejected().filter(pl.col("_partition") == SET).sort("_offset")
-    assert rejected["_offset"].to_list() == [1, 2, 3]
-    assert [each[0]["rule"] for each in rejected["reasons"]] == ["not_object", "not_object", "bad_utf8"]
+    assert rejected["_offset"].to_list() == [1, 2, 3, 4]
+    assert [each[0]["rule"] for each in rejected["reasons"]] == ["not_object", "not_object", "bad_utf8", "bad_utf8"]
     assert audited(fresh).findings == ()
+
+
+LINES = b'\n{"a": 1}\r\n\n\n{"b": "\xc3\xa4"}\n\xff\xfe\n' + b'{"c": 3}\n' * 9 + b'{"d": 4}'
+TABLE = b'id,n\n1,x\n2\n3,x,y\n\n4,\xff\n5,\xff,z\n6,"a\nb"\n'
+NESTED = pa.table({"id": [1, 2, 3], "inside": [{"x": [1, None], "y": {"z": "ä"}}, None, {"x": [], "y": None}]})
+
+
+def write_forms(folder: Path) -> dict[str, list[RecordFile]]:
+    """Write files of each format, an empty one and compressed ones among them; return them by format."""
+    for name, content in (("a.jsonl", LINES), ("b.jsonl.gz", gzip.compress(LINES)), ("c.jsonl", b""), ("d.csv", TABLE)):
+        (folder / name).write_bytes(content)
+    (folder / "e.csv.gz").write_bytes(gzip.compress(TABLE * 3))
+    pq.write_table(NESTED, folder / "f.parquet", row_group_size=1)
+    pl.DataFrame({"id": ["a", None], "n": [1, 2]}).write_avro(folder / "g.avro")
+    found: dict[str, list[RecordFile]] = {}
+    for path in sorted(folder.iterdir()):
+        status = path.stat()
+        file = RecordFile(str(path), status.st_size, status.st_mtime_ns, "not asked for")
+        found.setdefault(form_of(path.name), []).append(file)
+    return found
+
+
+# What pyarrow cannot give to us of a row it reports besides.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.extended
+def test_both_backends_have_the_same_bronze_of_the_same_files(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "MOST_ROWS", 4)
+    (tmp_path / "history").mkdir()
+    forms = write_forms(tmp_path / "history")
+    found: dict[str, pl.DataFrame] = {}
+    for backend in ("local", "spark"):
+        base = load_site(spark, tmp_path / backend, backend).base
+        loads = Loads(base.settings, base.bronze, sole_turn(base.bronze))
+        for number, (form, files) in enumerate(sorted(forms.items())):
+            loaded = FileSet(f"load-meter-{number}", SET + number, form, ("id",), ARRIVED, files)
+            done = loads.advance(base.release, loaded)
+            assert (done.is_done, done.done) == (True, len(files))
+        rows = pl.read_delta(str(base.bronze.spec.path)).filter(pl.col("partition") >= SET)
+        found[backend] = rows.drop("_batch_id").sort("partition", "offset")
+    assert_frame_equal(found["spark"], found["local"])
+    assert found["spark"].group_by("partition").len().sort("partition")["len"].to_list() == [2, 6 + 20, 26, 3]
+
+
+def test_file_that_cannot_be_read_is_named_and_nothing_of_it_is_loaded(site: LoadSite) -> None:
+    path = site.file("a.jsonl.gz", range(10, 50))
+    path.write_bytes(path.read_bytes()[:-20])
+    plan = site.plan("*.gz")
+    with raises(
+        Transient, "files-unreadable", match=r"a\.jsonl\.gz cannot be read: Truncated compressed stream"
+    ) as raised:
+        site.load(plan)
+    assert (raised.value.facts["place"], raised.value.remedy) == (str(path), "the same command again")
+    assert bronze_head(site.base.bronze).batch == 1  # type: ignore[union-attr]
 
 
 def test_records_of_the_topic_follow_and_meet_them_by_identity(site: LoadSite) -> None:
@@ -177,6 +240,26 @@ def test_later_release_has_the_files_too(site: LoadSite) -> None:
     assert drafted.plan.kind == "release"
     later = snapshot_dataset(site.base.settings, "meter", None, fresh.dataset.file_sets)
     assert [each.partition for each in later.file_sets] == [SET]
+
+
+def test_prediction_is_what_the_build_reads(site: LoadSite) -> None:
+    site.file("a.jsonl", [10, 11])
+    plan = site.plan()
+    assert plan.predicted.records == 4 + 2
+    assert plan.changes[0].why.endswith("; the others are validated again")
+    site.load(plan)
+    fresh = site.built(plan)
+    assert fresh.release.writer.records.count_rows(0, 9) == plan.predicted.records
+
+
+def test_prediction_lacks_the_records_that_no_release_has(site: LoadSite) -> None:
+    site.file("a.jsonl", [10, 11])
+    plan = site.plan()
+    site.load(plan)
+    refine_all(site.base)
+    shutil.rmtree(site.base.settings.state / "plans" / plan.id)
+    site.file("b.jsonl", [12])
+    assert site.plan("b.jsonl", dry_run=True).predicted.records == 4 + 1
 
 
 def test_file_that_comes_twice_is_named(site: LoadSite) -> None:
@@ -242,7 +325,7 @@ def test_audit_finds_a_record_that_differs_from_its_file(site: LoadSite, monkeyp
     site.load(plan)
     fresh = site.built(plan)
     site.file("a.jsonl", [10, 12])
-    monkeypatch.setattr("include.audit.loaded_files._change", lambda *_: "")
+    monkeypatch.setattr("include.audit.loaded_files.how_changed", lambda *_: "")
     (found,) = audited(fresh).findings
     assert (found.kind, found.partition, found.start) == (FindingKind.different, SET, 1)
     assert "value differs from its file" in found.sentence()

@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from compactable_release import assert_same_rows, head_rows
-from protobuf_shipments import FILES, OLD, PLACES, SHIPMENT, drawn, encoded, shipments
+from protobuf_shipments import FILES, OLD, PLACES, SHIPMENT, drawn, drawn_old, encoded, shipments
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from registry_stand_in import StandIn, registry_stand_in
@@ -83,6 +83,8 @@ gold:
     measures: {shipments: {count: "*"}}
 """
 AT = 1_795_953_600
+LAST, END = b"\xfb\xff\xff\xff\x0f", b"\xfc\xff\xff\xff\x0f"
+"""The tags of OLD's last group."""
 
 
 def shipment(number: int, **fields: Any) -> Any:
@@ -275,6 +277,28 @@ def test_both_readers_make_one_json_of_drawn_and_damaged_records(spark: SparkSes
     assert 2000 < refused < 3500
 
 
+def test_both_readers_make_one_json_of_groups(spark: SparkSession) -> None:
+    rng, schema = random.Random(6), RegisteredSchema(3, PROTOBUF, compiled(OLD, {}))
+    whole = [encoded(3, drawn_old(rng), b"\0") for _ in range(300)]
+    # The parts of a group that comes twice are one; one that ends as another one, or does not end, is no group.
+    ends = [(LAST, END), (LAST + END + LAST, END), (LAST, b""), (LAST, b"\x2c")]
+    whole += [whole[0] + begin + b"\x08\x01" + end for begin, end in ends]
+    cut = [each[: rng.randrange(8, len(each) + 1)] for each in whole]
+    payloads = [*whole, *cut]
+    columns = tuple(Column(name, "variant") for name in ("shipment_id", "part", "last"))
+    bronze = spark.createDataFrame(pa.table({"value": pa.array(payloads, pa.binary()), "n": range(len(payloads))}))
+    texts = PayloadTexts(Contract("d", "1", columns, (), (), payload=ProtobufFormat()), (schema,)).of(bronze)
+    read = texts.orderBy("n").select(F.col("value").cast("string")).collect()
+    own = [ProtobufFormat().text(each, {3: schema}, columns) for each in payloads]
+    wanted = {each.name for each in columns}
+    assert [text and json.loads(text) for (text,) in read] == [
+        text and {name: value for name, value in json.loads(text).items() if name in wanted} for text in own
+    ]
+    assert json.loads(own[300] or "")["last"] == json.loads(own[301] or "")["last"] == {"kind": "ONE"}
+    assert own[302:304] == [None, None]
+    assert sum(text is None for text in own) > 50
+
+
 def test_proto2_has_no_value_where_none_was_sent_and_skips_unknown_symbols(spark: SparkSession) -> None:
     schema = RegisteredSchema(3, PROTOBUF, compiled(OLD, {}))
     fields = b"\x0a\x01x", b"\x10\x09", b"\x18\x01\x18\x09\x18\x02", b"\xa3\x06\x08\x01\xa4\x06"
@@ -305,5 +329,3 @@ def test_contract_names_what_it_cannot_read() -> None:
     ]
     with pytest.raises(SchemaUnusable, match="imports /etc/x, which is no name"):
         protobuf_schema(compiled(OLD, {"/etc/x": ""}))
-    with pytest.raises(SchemaUnusable, match="has a group, G"):
-        protobuf_schema(compiled('syntax = "proto2"; message G { optional group A = 1 { } }', {}))

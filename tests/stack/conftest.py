@@ -15,7 +15,8 @@ from include.run.airflow_parts import PARTS
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Runner and Airflow run, no stream is requested yet; the state folder's path has a space on purpose."""
-    place = Stack(Settings(state=tmp_path_factory.mktemp("stack ground") / "state"))
+    ground = tmp_path_factory.mktemp("stack ground")
+    place = Stack(Settings(state=ground / "state", files=ground / "files"))
     parts: list[Process] = []
     try:
         answer = place.output_of("up", "--airflow", "--no-streams")

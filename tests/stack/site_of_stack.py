@@ -47,6 +47,7 @@ class Stack:
         mine = {
             "HEADRACE_STATE": str(self.settings.state),
             "HEADRACE_JARS": str(self.settings.jars),
+            "HEADRACE_FILES": str(self.settings.files),
             "HEADRACE_DRIVER_MEMORY": "1g",
             "HEADRACE_DRIVER_JVM": SHORT_LIVED,
         }

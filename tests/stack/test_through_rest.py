@@ -1,4 +1,4 @@
-"""The platform through Airflow's REST API: a stream, a backfill of two days, a replay with approval, a rollback.
+"""The platform through Airflow's REST API: a stream, a backfill, a replay and a load with approval, rollbacks.
 
 The tests of this file are one story on one platform, in this order; each of a replay goes on from the one before.
 What runs alone (`-k`, `-m extended`) gets the stream with its days of flights from the fixture `streaming`.
@@ -6,7 +6,10 @@ What runs alone (`-k`, `-m extended`) gets the stream with its days of flights f
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,12 +17,15 @@ import pytest
 from site_of_stack import DATASET, Stack, await_that
 
 from include.ground.errors import Refused
+from include.ground.record_coordinates import FIRST_FILE_SET
 from include.observe.ledger_reader import open_reader
 from include.plans.plan import Stage
+from include.producers.feed import events
+from include.producers.flights import FLIGHTS
 
 STREAM, BACKFILL, REPLAY, ROLLBACK = (f"{verb}__{DATASET}" for verb in ("stream", "backfill", "replay", "rollback"))
-QUALITY = f"quality__{DATASET}"
-DAGS = {STREAM, BACKFILL, REPLAY, ROLLBACK, f"release__{DATASET}", QUALITY, "audit", "maintain"}
+LOAD, QUALITY = f"load__{DATASET}", f"quality__{DATASET}"
+DAGS = {STREAM, BACKFILL, REPLAY, LOAD, ROLLBACK, f"release__{DATASET}", QUALITY, "audit", "maintain"}
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -62,7 +68,7 @@ def test_every_dag_is_loaded_and_the_api_requires_a_login(stack: Stack) -> None:
         REPLAY,
         ROLLBACK,
         f"release__{DATASET}",
-        f"load__{DATASET}",
+        LOAD,
     }
     anonymous = type(stack.page)(stack.settings, token="nobody")
     with pytest.raises(Refused) as refused:
@@ -314,6 +320,48 @@ def test_run_marked_as_failed_cancels_its_plan_so_that_the_next_replay_is_not_re
     again = stack.page.trigger(REPLAY, parameters | {"threshold": 1})
     assert stack.page.await_run(REPLAY, again) == "success", stack.page.story(REPLAY, again)
     assert stack.is_balanced()
+
+
+@pytest.mark.extended
+@pytest.mark.usefixtures("streaming")
+def test_history_from_files_is_approved_published_and_rolled_back(stack: Stack) -> None:
+    day = events(FLIGHTS, datetime(2013, 2, 1, tzinfo=UTC), datetime(2013, 2, 2, tzinfo=UTC))["value"].to_list()
+    write_file(stack, "2013/february.jsonl.gz", day[:-100])
+    write_file(stack, "2013/february-rest.jsonl.gz", [*day[-100:], day[0], b'{"flight_id": 7}'])
+    elsewhere = stack.page.trigger(LOAD, {"files": ["../state/*"]})
+    assert stack.page.await_run(LOAD, elsewhere) == "failed"
+    assert "is not in" in stack.page.log(LOAD, elsewhere, "plan")
+
+    run = stack.page.trigger(LOAD, {"files": ["2013/*.jsonl.gz"]})
+    stack.page.await_task(LOAD, run, "approve", "awaiting_input")
+    question = stack.page.call("GET", f"/dags/{LOAD}/dagRuns/{run}/hitlDetails")["hitl_details"][0]
+    assert "needs approval" in question["body"]
+    assert loaded_rows(stack) == 0, "nothing is published before the approval"
+    stack.page.answer(LOAD, run, "approve", "Approve")
+    assert stack.page.await_run(LOAD, run) == "success", stack.page.story(LOAD, run)
+    (record,) = stack.plans(f"{LOAD}/{run}")
+    assert (record.stage, record.plan.planned_by, record.events[-2].by) == (Stage.APPLIED, "admin", "admin")
+    assert loaded_rows(stack) == len(day)
+    assert stack.is_balanced()
+
+    back = stack.page.trigger(ROLLBACK)
+    assert stack.page.await_run(ROLLBACK, back) == "success", stack.page.story(ROLLBACK, back)
+    assert stack.page.result(ROLLBACK, back, "roll_back")["plan"] == record.plan.id
+    assert loaded_rows(stack) == 0
+    assert stack.is_balanced()
+
+
+def write_file(stack: Stack, name: str, lines: Sequence[bytes]) -> None:
+    """Write a file into the folder from which requests load."""
+    path = stack.settings.files / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(b"\n".join(lines)))
+
+
+def loaded_rows(stack: Stack) -> int:
+    """Return how many published rows of silver come from files."""
+    query = f"select count(*) as n from silver.{DATASET} where _partition >= {FIRST_FILE_SET}"
+    return int(json.loads(stack.output_of("query", query, "--format", "json"))[0]["n"])
 
 
 @pytest.mark.usefixtures("streaming")

@@ -90,6 +90,26 @@ def test_types_inside_are_found_by_their_names_in_the_namespace_around() -> None
     assert list(tree.fields["left"].fields["left"].fields) == ["left"]
 
 
+BOX = {"type": "record", "name": "Box", "namespace": "x", "fields": [{"name": "size", "type": "Size"}]}
+SIZE = {"type": "enum", "name": "x.Size", "symbols": ["S"]}
+
+
+def referring(schema: Any, *references: Any) -> str:
+    return json.dumps({"references": references, "schema": schema})
+
+
+def test_types_of_the_schemas_that_it_refers_to_are_known() -> None:
+    fields = {"boxes": {"type": "map", "values": ["null", "x.Box"]}, "size": "x.Size"}
+    found = avro_record(referring(json.loads(record(**fields)), SIZE, BOX))
+    boxes = found.fields["boxes"].element
+    assert (boxes and boxes.fields["size"].kind, found.fields["size"].kind) == ("text", "text")
+
+
+def test_type_that_no_schema_defines_is_named() -> None:
+    with pytest.raises(SchemaUnusable, match=r"x\.Size"):
+        avro_record(referring(BOX, TREE))
+
+
 def test_type_that_lies_in_itself_is_found_at_any_depth() -> None:
     twice = {"type": "record", "name": "Twice", "fields": [{"name": name, "type": "long"} for name in "ab"]}
     assert avro_record(record(a=twice, b="a.b.Twice", c={"type": "array", "items": "Twice"})).is_recursive is False

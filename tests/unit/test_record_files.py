@@ -94,28 +94,28 @@ def test_rows_of_csv_are_json_by_the_names_of_the_header(settings: Settings, tmp
     assert json.loads(found[1]) == {"n": -1, "price": "one", "ok": False}
 
 
+# What pyarrow cannot give to us of a row it reports besides.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("block", [64, 300, 8 << 20])
 def test_odd_rows_of_csv_are_records_that_a_contract_rejects(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     monkeypatch.setattr(record_files, "READ_BYTES", block)
     path, kinds = tmp_path / "a.csv", random.Random(3).choices("mlig", k=200)
-    rows = {"m": b"%d,x,y", "l": b"%d", "i": b"%d,\xff", "g": b'%d,"x\ny"'}
-    path.write_bytes(b"id,n\n" + b"".join(rows[kind] % n + b"\n" for n, kind in enumerate(kinds)))
+    rows = {"m": b"%d,x,y", "l": b"%d", "i": b"%d,\xff", "g": b'%d,"x\ny"', "b": b"%d,\xff,\xc3\xa4"}
     payloads = {"m": b'"%d,x,y"', "l": b'"%d"', "i": b'{"id":%d,"n":"\xff"}', "g": b'{"id":%d,"n":"x\\ny"}'}
-    assert read(settings, path, ["id"]) == [payloads[kind] % n for n, kind in enumerate(kinds)]
+    payloads["b"] = b'"%d,\xff,\xc3\xa4"'
+    for both in ("", "b"):
+        kinds[100:100] = both * 3
+        path.write_bytes(b"id,n\n" + b"".join(rows[kind] % n + b"\n" for n, kind in enumerate(kinds)))
+        assert read(settings, path, ["id"]) == [payloads[kind] % n for n, kind in enumerate(kinds)]
     for text in ("id,n\n", ""):
         path.write_text(text)
         assert read(settings, path) == []
 
 
-# What pyarrow cannot give to us of such a row it reports besides.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_damaged_csv_is_named(settings: Settings, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    path.write_bytes(b"id,n\na,\xff,2\n")
-    with raises(Transient, "files-unreadable", match=r"a\.csv cannot be read: .*[Ee]xpected 2 columns, got 3"):
-        read(settings, path)
     path.write_text("id,id\na,1\n")
     with raises(Transient, "files-unreadable", match="the header has 'id' twice"):
         read(settings, path)

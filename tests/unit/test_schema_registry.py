@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -37,6 +38,28 @@ def test_schema_is_found_by_id_and_as_the_latest_of_its_subject(stand_in: StandI
     assert registry.schema(1) == RegisteredSchema(1, "AVRO", TEXT)
     assert registry.latest("a/b-value") == RegisteredSchema(1, "AVRO", TEXT, 1)
     assert stand_in.requests[0] == "POST /subjects/a%2Fb-value/versions"
+
+
+def test_schema_comes_with_those_that_it_refers_to_at_any_depth(stand_in: StandIn) -> None:
+    for number, subject in enumerate(("leaf", "branch", "tree"), 1):
+        stand_in.add(subject, f'{{"name": "{subject}"}}', number)
+    stand_in.references[2] = [{"name": "a.Leaf", "subject": "leaf", "version": 1}]
+    stand_in.references[3] = [{"name": "a.Branch", "subject": "branch", "version": 1}]
+    found = SchemaRegistry(stand_in.address).schema(3)
+    assert found is not None
+    whole = {"references": [{"name": "leaf"}, {"name": "branch"}], "schema": {"name": "tree"}}
+    assert (found.type, json.loads(found.text)) == ("AVRO", whole)
+
+
+@pytest.mark.parametrize("kind", ["AVRO", "PROTOBUF"])
+def test_missing_reference_is_named_with_what_to_register(stand_in: StandIn, kind: str) -> None:
+    stand_in.add("tree", TEXT, 3, kind)
+    stand_in.references[3] = [{"name": "a.Branch", "subject": "branch", "version": 2}]
+    with pytest.raises(
+        RegistryRefused, match=r"subjects/branch/versions/2: 404 a schema refers to it as a.Branch"
+    ) as it:
+        SchemaRegistry(stand_in.address).schema(3)
+    assert it.value.remedy == "register it as version 2 of subject branch; the stream continues by itself"
 
 
 @pytest.mark.parametrize("knows_default", [True, False])

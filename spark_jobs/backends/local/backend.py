@@ -15,11 +15,13 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from include.declare.dataset import Dataset
+from include.declare.file_sets import FileSet
 from include.ground.durable_files import named_checksum
+from include.ground.settings import Settings
 from include.ground.sql_quoting import sql_identifier, sql_literal, sql_names
 from spark_jobs.backends.backend import SPLIT_BY_DAY, DecidedRun, Metadata, NeedsSpark, Transaction, ValidatedFiles
 from spark_jobs.backends.local.arrow_files import rows_in_folder
-from spark_jobs.backends.local.bronze import commit_bronze
+from spark_jobs.backends.local.bronze import commit_bronze, loaded_rows
 from spark_jobs.backends.local.duckdb_session import (
     DuckSession,
     background_session,
@@ -39,6 +41,7 @@ from spark_jobs.backends.local.runs import (
 )
 from spark_jobs.backends.local.tables import LocalTables, local_tables, rejected_rows_sql
 from spark_jobs.backends.local.validation import begin_full_validation, validate_files
+from spark_jobs.layers.bronze import LoadedBatches
 from spark_jobs.layers.gold_files import GoldTable, rows_of
 from spark_jobs.layers.gold_layer import GoldUpdate, write_gold
 from spark_jobs.layers.row_provenance import ReplacedGrains
@@ -175,6 +178,9 @@ class LocalBackend:
 
     def open_table(self, spec: TableSpec, version: int | None = None) -> Table:
         return Table(spec, version)
+
+    def loaded_rows(self, settings: Settings, files: FileSet, start: int, bounds: tuple[int, int]) -> LoadedBatches:
+        return loaded_rows(settings, files, start, bounds)
 
     def begin_opening(self, dataset: Dataset) -> Callable[[SilverTables], None]:
         """Have a thread plan the full validation: another one plans seconds of other queries meanwhile."""

@@ -5,22 +5,35 @@ The Arrow files are in a folder of this process, which the next one removes afte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from os import getpid
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from include.ground.record_coordinates import FIRST_DATE, LAST_DATE
+from include.declare.file_sets import FileSet
+from include.ground.record_coordinates import FIRST_DATE, LAST_DATE, place_in_set
+from include.ground.settings import Settings
 from include.ground.stored_path import StoredPath, remove_tree
 from include.read.memory_database import spill_folder
-from spark_jobs.backends.local.arrow_files import read_arrow, write_arrow
+from spark_jobs.backends.local.arrow_files import SUFFIX, read_arrow, write_arrow
 from spark_jobs.backends.local.prepared_query import ScratchFolder
-from spark_jobs.layers.bronze import RENAMED, ArrowRecords, BronzeBatch, KafkaRecords, commit_batch
+from spark_jobs.layers.bronze import (
+    RENAMED,
+    SOURCE,
+    ArrowRecords,
+    BronzeBatch,
+    KafkaRecords,
+    LoadedRows,
+    commit_batch,
+    file_records,
+    refuse_changed,
+)
 from spark_jobs.tables.data_files import DataFile, write_parquet
 from spark_jobs.tables.delta_table import Table
 
@@ -45,6 +58,44 @@ def commit_bronze(
 def _arriving(path: Path) -> ScratchFolder:
     local = spill_folder(getpid()) if isinstance(path, StoredPath) else path.parent
     return ScratchFolder(local / "_arriving")
+
+
+def loaded_rows(settings: Settings, files: FileSet, start: int, bounds: tuple[int, int]) -> Iterator[LoadedRows]:
+    """Yield the records of a set of files from an offset on, which are in memory, batch by batch."""
+    taken, (rows, size), (number, begin) = list[pa.RecordBatch](), bounds, place_in_set(start)
+    for file in range(number, len(files.files)):
+        refuse_changed(settings, files, [file])
+        for batch in file_records(settings, files, file, begin if file == number else 0):
+            rest = batch
+            while rest.num_rows:
+                taken.append(rest.slice(0, rows))
+                rest = rest.slice(rows)
+                rows, size = rows - taken[-1].num_rows, size - taken[-1]["value"].nbytes
+                if rows <= 0 or size <= 0:
+                    yield _loaded(files, start, end := taken[-1]["offset"][-1].as_py() + 1, taken)
+                    start, taken, (rows, size) = end, [], bounds
+        # A file that was replaced while it was read is found before its last rows are committed.
+        refuse_changed(settings, files, [file])
+    yield _loaded(files, start, files.end, taken)
+
+
+def _loaded(files: FileSet, start: int, end: int, taken: Sequence[pa.RecordBatch]) -> LoadedRows:
+    spans: dict[int, tuple[int, int]] = {}
+    for rows in taken:
+        (file, first), (_, last) = (place_in_set(rows["offset"][at].as_py()) for at in (0, -1))
+        spans[file] = spans.get(file, (first, 0))[0], last + 1
+    return LoadedRows(files, start, end, spans, partial(_write_records, taken))
+
+
+def _write_records(rows: Sequence[pa.RecordBatch], folder: Path) -> list[Path]:
+    if not rows:
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{uuid4().hex}{SUFFIX}"
+    with pa.ipc.new_file(str(path), SOURCE) as writer:
+        for batch in rows:
+            writer.write_batch(batch)
+    return [path]
 
 
 def write_bronze(table: Table, records: ArrowRecords, batch: int, folder: str, scratch: Path) -> list[DataFile]:

@@ -13,19 +13,21 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.declare.dataset import Dataset
+from include.declare.file_sets import FileSet
 from include.declare.writer_schemas import HEADER_BYTES
 from include.ground.record_coordinates import POSITION
+from include.ground.settings import Settings
 from spark_jobs.backends.backend import SPLIT_BY_DAY, DecidedRun, Metadata, Transaction, ValidatedFiles
 from spark_jobs.backends.local.runs import NextBounds, NextRun, ValidatedRun, Validations
 from spark_jobs.backends.spark.decide import decide
 from spark_jobs.backends.spark.delta_session import require_delta
 from spark_jobs.backends.spark.figures import figures
-from spark_jobs.backends.spark.ingest import ingest
+from spark_jobs.backends.spark.ingest import ingest, loaded_rows
 from spark_jobs.backends.spark.merge import merge, replace_grains
 from spark_jobs.backends.spark.spark_table import STALE, SparkTable, own
 from spark_jobs.backends.spark.sql import SparkSql
 from spark_jobs.backends.spark.validate import validate
-from spark_jobs.layers.bronze import SCHEMA, ArrowRecords, BronzeBatch, KafkaRecords
+from spark_jobs.layers.bronze import SCHEMA, ArrowRecords, BronzeBatch, KafkaRecords, LoadedBatches
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import GoldUpdate
 from spark_jobs.layers.row_provenance import ReplacedGrains
@@ -59,6 +61,10 @@ class SparkBackend:
     ) -> Sequence[DataFile]:
         """Commit a batch of bronze."""
         return ingest(own(table), records, batch, validate_source)
+
+    def loaded_rows(self, settings: Settings, files: FileSet, start: int, bounds: tuple[int, int]) -> LoadedBatches:
+        """Have executors read the files."""
+        return loaded_rows(self.spark, settings, files, start, bounds)
 
     def begin_opening(self, dataset: Dataset) -> Callable[[SilverTables], None]:
         """Begin nothing: each step of a run plans its own queries."""
