@@ -19,7 +19,7 @@ from include.read.stored_publication import read_stored
 from infra.jars.fetch import cache_folder, fetch
 from spark_jobs.tables.failpoints import Step
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.extended, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,6 @@ def test_a_stream_whose_tables_lie_in_a_store_is_audited(stored: Site) -> None:
     assert f'"n": {len(stored.sent)}' in counted.stdout.replace('"n":', '"n": ').replace("  ", " ")
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize(
     "step",
     [Step.BRONZE_WRITTEN, Step.BRONZE_COMMITTED, Step.SILVER_COMMITTED, Step.REJECTED_COMMITTED]
