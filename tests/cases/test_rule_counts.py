@@ -58,7 +58,7 @@ def runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[
     for records in BATCHES:
         release.take(records)
     project_dataset(open_writer(settings), settings, "flights")
-    return open_reader(settings).run_counts("flights", release.release)
+    return open_reader(settings).run_counts("flights", release.dataset.release)
 
 
 def test_each_run_counts_reasons_and_warnings(runs: list[RecordedRun]) -> None:
