@@ -303,7 +303,7 @@ def test_proto2_has_no_value_where_none_was_sent_and_skips_unknown_symbols(spark
     schema = RegisteredSchema(3, PROTOBUF, compiled(OLD, {}))
     fields = b"\x0a\x01x", b"\x10\x09", b"\x18\x01\x18\x09\x18\x02", b"\xa3\x06\x08\x01\xa4\x06"
     payload = b"".join((b"\x00\x00\x00\x00\x03\x00", *fields))
-    columns = tuple(Column(name, "variant") for name in ("shipment_id", "kind", "kinds", "amount"))
+    columns = tuple(Column(name, "variant") for name in ("shipment_id", "kind", "kinds", "amount", "part"))
     bronze = spark.createDataFrame(pa.table({"value": pa.array([payload], pa.binary())}))
     ((text,),) = (
         PayloadTexts(Contract("d", "1", columns, (), (), payload=ProtobufFormat()), (schema,))
@@ -311,7 +311,8 @@ def test_proto2_has_no_value_where_none_was_sent_and_skips_unknown_symbols(spark
         .select("value")
     ).collect()
     own = ProtobufFormat().text(payload, {3: schema}, columns)
-    assert json.loads(bytes(text)) == json.loads(own or "") == {"shipment_id": "x", "kinds": ["ONE", "TWO"]}
+    found = {"shipment_id": "x", "kinds": ["ONE", "TWO"], "part": []}
+    assert json.loads(bytes(text)) == json.loads(own or "") == found
 
 
 def test_contract_names_what_it_cannot_read() -> None:
