@@ -277,6 +277,8 @@ def _context() -> Any:
     context.variables.progress_bars = {"globally": False}
     for name in list(context.get_site_names()):
         context.delete_data_docs_site(name)
+    # The collection after each chunk would look at all objects of these packages: 0.2 seconds.
+    gc.freeze()
     return context
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from os import getpid
 from pathlib import Path
@@ -375,14 +375,23 @@ class _TablePair:
         if not self.values:
             return {}
         on = " and ".join(f"s.{name} is not distinct from v.{name}" for name in self._names)
+        near, values = zip(*map(self._sampled, self._names), strict=True)
         names = ", ".join(f"v.{sql_identifier(name)}" for name in self.values)
         place = f"row_number() over (partition by _number order by {names}) as _place"
         rows = self.database.execute(
-            f"select _number, {place}, {names} from samples s join {view} v on {on} "
-            f"qualify _place <= {ROWS_PER_SAMPLE} order by _number, _place"
+            f"select _number, {place}, {names} from samples s join {view} v on {on} where {' and '.join(near)} "
+            f"qualify _place <= {ROWS_PER_SAMPLE} order by _number, _place",
+            list(chain.from_iterable(values)),
         ).fetchall()
         by_sample = groupby(rows, itemgetter(0))
         return {number: [_json_row(self.values, row[2:]) for row in found] for number, found in by_sample}
+
+    def _sampled(self, name: str) -> tuple[str, list[Any]]:
+        """Return a condition that a key of the samples meets, with its values: files without them are not read."""
+        found = [value for (value,) in self.database.execute(f"select distinct {name} from samples").fetchall()]
+        values = [value for value in found if value is not None]
+        known = f"v.{name} in ({', '.join('?' * len(values))})" if values else "false"
+        return known if len(values) == len(found) else f"({known} or v.{name} is null)", values
 
 
 def compared_by_key(

@@ -46,7 +46,7 @@ class LazyCommand:
         text = Path(found.origin).read_text("utf-8") if found and found.origin else ""
         in_function = rf'^def {attribute}\(.*?"""(.+?)(?:"""|\n)'
         match = re.search(rf'{in_function}|^{attribute} = typer\.Typer\([^\n]*help="([^"]+)"', text, re.M | re.S)
-        return (match[1] or match[2]) if match else ""
+        return (match[1] or match[2]) if match else "Only in a clone of the repository."
 
     def load(self, name: str) -> Any:
         """Import the module and return the command (its type is private to Typer)."""

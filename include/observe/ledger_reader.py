@@ -244,8 +244,9 @@ class LedgerReader:
             found = connection.execute(query).all()
             if not found:
                 return []
-            bounds = found[0].last_batch, found[-1].last_batch
-            of = [_by_batch(connection, table, (dataset, release), sorted(bounds)) for table in COUNTED]
+            batches = [row.last_batch for row in found]
+            bounds = min(batches), max(batches)
+            of = [_by_batch(connection, table, (dataset, release), bounds) for table in COUNTED]
         return [_run(release, row, *(rows[row.last_batch] for rows in of)) for row in found]
 
     @contextmanager

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv, fs
 
+from include.declare.file_sets import RecordFile
 from include.ground.errors import Refused, Transient
 from include.ground.object_store import DEFAULT_REGION
 from include.ground.settings import Settings, read_password
@@ -147,15 +149,15 @@ def found_now(settings: Settings, address: str) -> FoundFile | None:
 GONE = "it is gone"
 
 
-def how_changed(settings: Settings, address: str, size: int, modified_ns: int, sha256: str) -> str:
+def how_changed(settings: Settings, file: RecordFile) -> str:
     """Return how a file differs from what it was, "" if it does not: equal size and time of change say so."""
-    now = found_now(settings, address)
+    now = found_now(settings, file.address)
     if now is None:
         return GONE
-    if now.size != size:
-        return f"it had {size:,} bytes and has {now.size:,}"
-    if now.modified_ns != modified_ns and checksum(settings, address) != sha256:
-        return f"its SHA-256 was {sha256[:12]}… and is another one"
+    if now.size != file.size:
+        return f"it had {file.size:,} bytes and has {now.size:,}"
+    if now.modified_ns != file.modified_ns and checksum(settings, file.address) != file.sha256:
+        return f"its SHA-256 was {file.sha256[:12]}… and is another one"
     return ""
 
 
@@ -185,7 +187,7 @@ def payloads(settings: Settings, address: str, form: str, literals: Sequence[str
         yield from FORMS[form](settings, address, literals)
 
 
-def estimated_rows(settings: Settings, files: Sequence[FoundFile], form: str) -> int:
+def estimated_rows(settings: Settings, files: Sequence[FoundFile | RecordFile], form: str) -> int:
     """Return about how many records these files have, by the beginning of the first one. Raises `files-unreadable`."""
     first = next((file for file in files if file.size), None)
     if first is None:
@@ -325,15 +327,32 @@ def _csv(settings: Settings, address: str, literals: Sequence[str]) -> Payloads:
     """
     returned = 0
     try:
-        for rows in _csv_in(settings, address, literals, "utf8"):
-            yield rows
-            returned += len(rows)
+        with _unreported(UnicodeDecodeError):
+            for rows in _csv_in(settings, address, literals, "utf8"):
+                yield rows
+                returned += len(rows)
     except pa.ArrowInvalid:
         # pyarrow gives no such row that is no UTF-8 either. In Latin-1 each byte is a character, which is a byte again.
         for rows in _csv_in(settings, address, literals, "latin1"):
             fresh = rows[min(returned, len(rows)) :]
             returned -= len(rows) - len(fresh)
             yield pa.array([text.decode().encode("latin1") for text in fresh.to_pylist()], pa.binary())
+
+
+@contextmanager
+def _unreported(kind: type[Exception]) -> Iterator[None]:
+    """Keep Python from printing errors of a kind that nobody can catch: pyarrow's reader goes on after them."""
+    hook = sys.unraisablehook
+
+    def reported(found: Any) -> None:
+        if not issubclass(found.exc_type, kind):
+            hook(found)
+
+    sys.unraisablehook = reported
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
 
 
 def _csv_in(settings: Settings, address: str, literals: Sequence[str], encoding: str) -> Payloads:

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -38,6 +39,8 @@ from include.plans.plan import Plan
 from include.read.publication import read_publication, tables_of
 from include.read.published_tables import PinnedTables
 from include.read.record_files import form_of
+from spark_jobs.backends.spark import ingest
+from spark_jobs.layers.bronze import refuse_changed
 from spark_jobs.stream import loading
 from spark_jobs.stream.loading import Loads, sole_turn
 from spark_jobs.stream.preflight import bronze_head
@@ -215,6 +218,24 @@ def test_file_that_cannot_be_read_is_named_and_nothing_of_it_is_loaded(site: Loa
     assert bronze_head(site.base.bronze).batch == 1  # type: ignore[union-attr]
 
 
+def test_file_that_is_emptied_while_executors_read_it_is_not_passed_over(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = load_site(spark, tmp_path, "spark")
+    path, seen = site.file("a.jsonl", [10]), refuse_changed
+    site.file("b.jsonl", [11])
+    plan = site.plan()
+
+    def emptied_after(*given: Any) -> None:
+        seen(*given)
+        path.write_bytes(b"")
+
+    monkeypatch.setattr(ingest, "refuse_changed", emptied_after)
+    with raises(Refused, "file-changed", match="a.jsonl has changed"):
+        site.load(plan)
+    assert bronze_head(site.base.bronze).batch == 1  # type: ignore[union-attr]
+
+
 def test_records_of_the_topic_follow_and_meet_them_by_identity(site: LoadSite) -> None:
     site.file("a.jsonl", [10])
     plan = site.plan()
@@ -336,7 +357,8 @@ STEPS = (Step.BRONZE_STARTED, Step.BRONZE_WRITTEN, Step.BRONZE_COMMITTED)
 
 @pytest.mark.parametrize("step", STEPS)
 def test_load_continues_after_a_death(site: LoadSite, monkeypatch: pytest.MonkeyPatch, step: Step) -> None:
-    monkeypatch.setattr(loading, "MOST_ROWS", 2)
+    # Of each core with the backend spark: three batches at least.
+    monkeypatch.setattr(loading, "MOST_ROWS", 1)
     site.file("a.jsonl.gz", [10, 11, 12])
     site.file("b.jsonl.gz", [13, 14])
     plan = site.plan("*.gz")

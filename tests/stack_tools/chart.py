@@ -39,6 +39,7 @@ LOCAL_DIR = "spark-local-dir-"
 """What the name of a volume begins with that Spark takes for its local folder."""
 DRIVER_ASKS_FOR = {"pods", "configmaps"}
 SECRETS = "/run/secrets/"
+READ_BY_EXECUTORS = ("HEADRACE_KAFKA_CA_FILE", "HEADRACE_WAREHOUSE_SECRET_FILE")
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 Object = Mapping[str, Any]
 
@@ -287,9 +288,10 @@ def executor_problems(clone: Path, pod: Pod, hosts: Iterable[Pod]) -> Iterator[s
     if container.get("workingDir") not in folders:
         yield f"executor: workingDir is no volume {LOCAL_DIR}…; Spark would cover a folder below /state by an empty one"
     for host in hosts:
-        given = [variables(each).get("HEADRACE_KAFKA_CA_FILE", "") for each in host.containers]
-        if any(file and file.rpartition("/")[0] not in paths(container) for file in given):
-            yield "executor: does not mount the file of HEADRACE_KAFKA_CA_FILE"
+        for name in READ_BY_EXECUTORS:
+            given = [variables(each).get(name, "") for each in host.containers]
+            if any(file and file.rpartition("/")[0] not in paths(container) for file in given):
+                yield f"executor: does not mount the file of {name}"
 
 
 def main() -> int:

@@ -66,7 +66,9 @@ def test_chart_keeps_its_rules() -> None:
         (f"{TEMPLATES}/executor.yaml", "/infra/kubernetes/executor.sh", "/infra/run.sh", "is no script of the image"),
         (f"{TEMPLATES}/executor.yaml", "  automountServiceAccountToken: false\n", "", "executor: has a token"),
         (f"{TEMPLATES}/executor.yaml", "name: spark-local-dir-1", "name: local", "executor: workingDir is no volume"),
-        (f"{TEMPLATES}/executor.yaml", "mountPath: /run/secrets/{{ .secret }}", "mountPath: /ca", "not mount the file"),
+        (f"{TEMPLATES}/executor.yaml", "mountPath: /run/secrets/{{ . }}", "mountPath: /ca", "HEADRACE_KAFKA_CA"),
+        (f"{TEMPLATES}/executor.yaml", " .Values.secretFiles.HEADRACE_KAFKA_CA_FILE", "", "file of HEADRACE_KAFKA_CA"),
+        (f"{TEMPLATES}/executor.yaml", " .Values.secretFiles.HEADRACE_WAREHOUSE_SECRET_FILE", "", "_WAREHOUSE_SECRET"),
         (f"{TEMPLATES}/executor.yaml", "- {name: state, mountPath: /state}", "", "executor: does not mount the state"),
         ("headrace/values.yaml", "limits: {memory: 4Gi}", "limits: {memory: 5Gi}", "console: needs a request of cpu"),
         ("headrace/values.yaml", "  enabled: false", "  enabled: maybe", "got string, want boolean"),
@@ -106,6 +108,16 @@ def test_chart_without_examples_is_not_checked(clone: Path) -> None:
 def test_values_that_cannot_work_are_refused_by_helm(example: str, changed: dict[str, Any], why: str) -> None:
     with pytest.raises(HelmError, match=why):
         rendered(CHART, values(example, **changed))
+
+
+def test_console_is_open_to_whom_it_names_and_with_nobody_named_to_nobody_else() -> None:
+    def peers(named: list[Any]) -> list[Any]:
+        objects = rendered(CHART, values("one-host", console={"from": named}))
+        [policy] = [each for each in objects if each["kind"] == "NetworkPolicy"]
+        return [rule.get("from") for rule in policy["spec"]["ingress"]][1:]
+
+    someone = [{"podSelector": {"matchLabels": {"role": "ingress"}}}]
+    assert (peers(someone), peers([])) == ([someone], [])
 
 
 def test_setting_with_a_value_of_another_form_is_refused_by_helm() -> None:

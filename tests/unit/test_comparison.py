@@ -152,6 +152,17 @@ def test_every_kind_of_difference_is_sampled_with_its_key(tmp_path: Path) -> Non
     assert "+100 %" in written
 
 
+def test_rows_with_a_null_key_are_sampled(tmp_path: Path) -> None:
+    rows = ROUTES.with_columns(day=pl.Series([None, "a", None]), dest=pl.lit(None, pl.String))
+    (table,) = compared(tmp_path, rows, rows.with_columns(departed=pl.lit(7, pl.Int64))).tables
+    found = [(each.key["day"], each.key["origin"], each.old, each.new) for each in table.samples["changed"]]
+    after = [{"departed": 7}]
+    assert sorted(found, key=str) == [
+        ("a", "JFK", [{"departed": 2}], after),
+        (None, "EWR", [{"departed": 1}, {"departed": None}], after * 2),
+    ]
+
+
 def test_sums_of_doubles_that_differ_by_the_order_of_adding_are_not_shown() -> None:
     measures = (
         MeasureChange("average", 2_301_650_112.0, 2_301_650_112.0 * (1 + 2e-15), 0.0, 0.0),

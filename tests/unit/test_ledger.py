@@ -97,6 +97,19 @@ def test_rule_counts_are_read_run_by_run(stream: Stream, writer: LedgerWriter, s
     assert reader.run_counts(FLIGHTS, RELEASE, until=first.validated_at) == []
 
 
+def test_counts_are_those_of_each_run_when_a_clock_was_put_back(
+    stream: Stream, writer: LedgerWriter, settings: Settings
+) -> None:
+    for number in range(3):
+        stream.run(number, number)
+    project_dataset(writer, settings, FLIGHTS)
+    with closing(sqlite3.connect(ledger_file(settings))) as raw, raw:
+        raw.execute("update runs set rejected_committed_at_ms = (last_batch + 2) % 3")
+    found = open_reader(settings).run_counts(FLIGHTS, RELEASE)
+    assert [run.last_batch for run in found] == [1, 2, 0]
+    assert [run.reasons for run in found] == [{"type": 2, "null": 1, "duplicate": 1}] * 3
+
+
 def test_publication_has_the_table_versions_of_its_batch(
     stream: Stream, writer: LedgerWriter, settings: Settings
 ) -> None:

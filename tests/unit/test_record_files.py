@@ -94,8 +94,7 @@ def test_rows_of_csv_are_json_by_the_names_of_the_header(settings: Settings, tmp
     assert json.loads(found[1]) == {"n": -1, "price": "one", "ok": False}
 
 
-# What pyarrow cannot give to us of a row it reports besides.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("block", [64, 300, 8 << 20])
 def test_odd_rows_of_csv_are_records_that_a_contract_rejects(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from include.declare.file_sets import FileSet
-from include.ground.errors import Transient
+from include.ground.errors import HeadraceError
 from include.ground.record_coordinates import AFTER, ROW_BITS, offset_in_set, place_in_set
 from include.ground.settings import Settings
 from include.read.record_files import files_unreadable
@@ -131,6 +131,8 @@ def loaded_rows(
         held.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             batches = _batches(held, number, begin, [bound * cores for bound in bounds])
+            # A file that was emptied meanwhile has no record that would tell.
+            refuse_changed(settings, files, range(number, after))
             ends = [offset_in_set(max(spans), spans[max(spans)][1]) for spans in batches[:-1]]
             for spans, end in zip(batches, [*ends, offset_in_set(after)], strict=True):
                 yield LoadedRows(files, start, end, spans, held.where(F.col("offset").between(start, end - 1)))
@@ -145,8 +147,8 @@ def _read(settings: Settings, files: FileSet, start: int, tasks: Iterator[pa.Rec
     for number in chain.from_iterable(task["id"].to_pylist() for task in tasks):
         try:
             yield from file_records(settings, files, number, begin if number == first else 0)
-        except Transient as error:
-            why = str(error.facts["why"]).encode()
+        except HeadraceError as error:
+            why = str(error.facts.get("why", error)).encode()
             unread = {"topic": files.files[number].address, "offset": offset_in_set(number), "key": why}
             yield pa.RecordBatch.from_pylist([unread], SOURCE)
 

@@ -102,15 +102,15 @@ capabilities: {drop: [ALL]}
 {{- if .Values.spark.master }}
 - {name: executor, mountPath: /etc/headrace, readOnly: true}
 {{- end }}
-{{- range $name := include "headrace.secrets" . | fromJsonArray }}
+{{- range $name := include "headrace.secrets" .Values.secretFiles | fromJsonArray }}
 - {name: secret-{{ $name }}, mountPath: /run/secrets/{{ $name }}, readOnly: true}
 {{- end }}
 {{- end }}
 
-{{- /* The names of the Secrets, each once. */ -}}
+{{- /* The names of the Secrets of these files, each once. */ -}}
 {{- define "headrace.secrets" -}}
 {{- $names := list -}}
-{{- range .Values.secretFiles }}{{ $names = append $names .secret }}{{ end -}}
+{{- range . }}{{ $names = append $names .secret }}{{ end -}}
 {{- $names | uniq | sortAlpha | toJson -}}
 {{- end }}
 
