@@ -7,7 +7,7 @@ has deleted. Which line is which record is decided by the reader that loads use 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import polars as pl
 import pyarrow as pa
@@ -108,7 +108,7 @@ def loaded_files(settings: Settings, sets: Sequence[FileSet]) -> LoadedFiles:
 
 
 def _check(settings: Settings, files: FileSet) -> FileSetCheck:
-    found = {file.address: how_changed(settings, file) for file in files.files}
+    found = {file.address: how_changed(settings, *astuple(file)) for file in files.files}
     gone = [address for address, how in found.items() if how == GONE]
     changed = {address: how for address, how in found.items() if how and how != GONE}
     return FileSetCheck(files.plan, files.partition, len(files.files), gone, changed)

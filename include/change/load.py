@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple
 from functools import partial
 from typing import Any
 
@@ -156,9 +157,9 @@ def _predicted(
     sets = {each.partition for each in base.file_sets}
     batches = (each for each in batch_offsets(tables[f"bronze.{name}"].path, publication.batch) if each.batch >= first)
     read = sum(each.rows for each in batches if not is_file_set(each.partition) or each.partition in sets)
-    files, share = added.files, read / max(own.records, 1)
-    rows = read + estimated_rows(settings, files, added.form)
-    size, count = round(own.bytes * share) + sum(file.size for file in files), round(own.files * share) + len(files)
+    found, share = [FoundFile(*astuple(file)[:3]) for file in added.files], read / max(own.records, 1)
+    rows = read + estimated_rows(settings, found, added.form)
+    size, count = round(own.bytes * share) + sum(file.size for file in found), round(own.files * share) + len(found)
     return cost_of(settings, name, rows, size, count, own.gold_rows)
 
 

@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv, fs
 
-from include.declare.file_sets import RecordFile
 from include.ground.errors import Refused, Transient
 from include.ground.object_store import DEFAULT_REGION
 from include.ground.settings import Settings, read_password
@@ -149,15 +148,15 @@ def found_now(settings: Settings, address: str) -> FoundFile | None:
 GONE = "it is gone"
 
 
-def how_changed(settings: Settings, file: RecordFile) -> str:
+def how_changed(settings: Settings, address: str, size: int, modified_ns: int, sha256: str) -> str:
     """Return how a file differs from what it was, "" if it does not: equal size and time of change say so."""
-    now = found_now(settings, file.address)
+    now = found_now(settings, address)
     if now is None:
         return GONE
-    if now.size != file.size:
-        return f"it had {file.size:,} bytes and has {now.size:,}"
-    if now.modified_ns != file.modified_ns and checksum(settings, file.address) != file.sha256:
-        return f"its SHA-256 was {file.sha256[:12]}… and is another one"
+    if now.size != size:
+        return f"it had {size:,} bytes and has {now.size:,}"
+    if now.modified_ns != modified_ns and checksum(settings, address) != sha256:
+        return f"its SHA-256 was {sha256[:12]}… and is another one"
     return ""
 
 
@@ -187,7 +186,7 @@ def payloads(settings: Settings, address: str, form: str, literals: Sequence[str
         yield from FORMS[form](settings, address, literals)
 
 
-def estimated_rows(settings: Settings, files: Sequence[FoundFile | RecordFile], form: str) -> int:
+def estimated_rows(settings: Settings, files: Sequence[FoundFile], form: str) -> int:
     """Return about how many records these files have, by the beginning of the first one. Raises `files-unreadable`."""
     first = next((file for file in files if file.size), None)
     if first is None:

@@ -9,7 +9,7 @@ watermark from the commits alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -200,7 +200,7 @@ LoadedBatches = Iterator[LoadedRows]
 def refuse_changed(settings: Settings, files: FileSet, numbers: Iterable[int]) -> None:
     """Raise `file-changed` unless these files of a set have the bytes that were planned."""
     for file in (files.files[number] for number in numbers):
-        if how := how_changed(settings, file):
+        if how := how_changed(settings, *astuple(file)):
             raise file_changed(file.address, how)
 
 
