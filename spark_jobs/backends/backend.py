@@ -25,7 +25,7 @@ from include.read.rejected_records import Position
 from spark_jobs.contract.warning_counts import Counts
 from spark_jobs.layers.bronze import ArrowRecords, BronzeBatch, KafkaRecords, LoadedBatches
 from spark_jobs.layers.gold_files import GoldTable
-from spark_jobs.layers.gold_layer import GoldUpdate
+from spark_jobs.layers.gold_layer import GoldCommit
 from spark_jobs.layers.row_provenance import ReplacedGrains
 from spark_jobs.layers.silver_tables import Month, RefineRun, SilverTables
 from spark_jobs.tables.data_files import DataFile, TableSpec
@@ -228,15 +228,7 @@ class Backend(Protocol):
         Replaces the content of `folder` by the result. Raises RowsUnaccounted, TransformationFailed.
         """
 
-    def merge(
-        self,
-        target: GoldTable,
-        writer: SilverTables,
-        update: GoldUpdate,
-        transaction: Transaction,
-        facts: Metadata,
-        decided: DecidedRun | None = None,
-    ) -> None:
+    def merge(self, commit: GoldCommit, decided: DecidedRun | None = None) -> None:
         """Merge an update that has rows into a gold table: additive, latest, query or session.
 
         `decided`: the run that this process has just committed, if the update is of one. Raises NeedsSpark before

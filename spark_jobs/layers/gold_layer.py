@@ -11,7 +11,7 @@ late rows of the windows that it has (adr-0011).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -233,38 +233,72 @@ def write_gold(
     return target.cut_files(added, old, changed, batch), changed
 
 
-def late_and_open_files(target: GoldTable, update: GoldUpdate, touched: list[DataFile]) -> list[DataFile]:
-    """Return the files that may have grains of late rows, among `touched`, or open sessions; closed ones are new."""
-    late = update.late.files if update.late else ()
-    found = target.near_sessions(late, touched) if late else []
-    if update.sessions is None:
-        return found
-    open_since = update.refreshed.since if update.refreshed else None
-    recent = files_within(target.table, update.sessions.session.end, [(open_since or FIRST, LAST)])
-    return list({file.path: file for file in (*found, *recent)}.values())
+@dataclass(frozen=True)
+class GoldCommit:
+    """The commit of an update to a table, in the transaction of an app id whose version is the last batch."""
 
+    target: GoldTable
+    writer: SilverTables
+    update: GoldUpdate
+    app_id: str
+    batch: int
+    facts: Mapping[str, Any]
 
-def sources_of(target: GoldTable, silver: Table, update: GoldUpdate, old: DataFrame) -> Sources:
-    """Return the rows of silver that an update merges into the `old` rows of a table."""
-    gold, sources = target.gold, [(part.rows(target, silver), part.within) for part in update.parts]
-    if update.sessions is not None and update.closed in update.parts:
-        earlier, within = sources[-1]
-        sources[-1] = rows_outside(update.sessions.session, gold.keys, earlier, old), within
-    return sources
+    @property
+    def late(self) -> Sequence[DataFile]:
+        return self.update.late.files if self.update.late else ()
 
+    @property
+    def folder(self) -> str:
+        """The folder of the merge; never one of a run, whose files are committed, for a refresh."""
+        return f"{'b' if self.app_id == self.target.app_id else 'refresh-'}{self.batch:08d}-{self.facts['epoch']}"
 
-def merged_rows(
-    target: GoldTable, silver: Table, update: GoldUpdate, old: DataFrame, sources: Sources, batch: int
-) -> DataFrame:
-    """Return the `old` rows of a table with an update's sources merged into them."""
-    gold = target.gold
+    def metadata(self, rows: int, grains: int, replaced: int) -> dict[str, Any]:
+        """Return what the commit says: so many `rows`, of so many changed `grains`, take the place of the replaced."""
+        table = self.target.table
+        counts = {"rows": rows, "grains": grains, "total": table.rows - replaced + rows}
+        return {**self.facts, "table": table.spec.name, "app_id": self.app_id, **self.update.metadata, **counts}
 
-    def whole() -> DataFrame:
-        fresh = [file for part in update.parts for file in part.files]
-        files = silver_within(gold, silver, touched_spans(gold, fresh), history_of(gold, fresh))
-        return silver.read_batches(target.spark, files, 0, batch)
+    def old_files(self, touched: list[DataFile]) -> list[DataFile]:
+        """Return the files that may have grains of late rows, among `touched`, or open sessions."""
+        target, update = self.target, self.update
+        found = target.near_sessions(self.late, touched) if self.late else []
+        if update.sessions is None:
+            return found
+        open_since = update.refreshed.since if update.refreshed else None
+        recent = files_within(target.table, update.sessions.session.end, [(open_since or FIRST, LAST)])
+        return list({file.path: file for file in (*found, *recent)}.values())
 
-    return gold_rows(gold).merged(old, sources, whole, batch)
+    def sources(self, old: DataFrame) -> Sources:
+        """Return the rows of silver that the update merges into the `old` rows of the table."""
+        gold, update = self.target.gold, self.update
+        sources = [(part.rows(self.target, self.writer.silver), part.within) for part in update.parts]
+        if update.sessions is not None and update.closed in update.parts:
+            earlier, within = sources[-1]
+            sources[-1] = rows_outside(update.sessions.session, gold.keys, earlier, old), within
+        return sources
+
+    def merged(self, old: DataFrame, sources: Sources) -> DataFrame:
+        """Return the `old` rows of the table with the update's sources merged into them."""
+        gold, silver = self.target.gold, self.writer.silver
+
+        def whole() -> DataFrame:
+            fresh = [file for part in self.update.parts for file in part.files]
+            files = silver_within(gold, silver, touched_spans(gold, fresh), history_of(gold, fresh))
+            return silver.read_batches(self.target.spark, files, 0, self.batch)
+
+        return gold_rows(gold).merged(old, sources, whole, self.batch)
+
+    def with_open_sessions(self, since: Callable[[], datetime | None]) -> GoldCommit:
+        """Return the commit with the earliest start of an open session, `since`, if the table closes sessions."""
+        return self if self.update.sessions is None else replace(self, update=self.update.with_open_sessions(since()))
+
+    def of_files(self, added: Sequence[DataFile] = (), old: Sequence[DataFile] = (), grains: int = 0) -> None:
+        """Commit the files of the merge, which has changed so many `grains`."""
+        pass_step(Step.GOLD_WRITTEN, self.batch)
+        metadata = self.metadata(rows_of(added), grains, rows_of(old))
+        self.target.table.commit(self.app_id, self.batch, metadata, added, old)
+        pass_step(Step.GOLD_COMMITTED, self.batch)
 
 
 def _changed_rows(table: Table, file: DataFile, batch: int) -> int:
@@ -273,42 +307,14 @@ def _changed_rows(table: Table, file: DataFile, batch: int) -> int:
     return int(pc.sum(pc.equal(column, batch)).as_py() or 0)
 
 
-def merge_by_spark(
-    target: GoldTable, writer: SilverTables, update: GoldUpdate, transaction: tuple[str, int], facts: Mapping[str, Any]
-) -> None:
+def merge_by_spark(commit: GoldCommit) -> None:
     """Merge the rows of an update that has some by Spark's expressions; this process cuts and commits the files."""
-    silver, batch, late = writer.silver, transaction[1], update.late.files if update.late else ()
-    touched = target.touched_files(target.grains_of_silver(silver, late)) if late else []
-    old = late_and_open_files(target, update, touched)
+    target, sessions, opened = commit.target, commit.update.sessions, Observation()
+    grains = target.grains_of_silver(commit.writer.silver, commit.late)
+    old = commit.old_files(target.touched_files(grains) if commit.late else [])
     before = target.table.read(target.spark, old)
-    rows = merged_rows(target, silver, update, before, sources_of(target, silver, update, before), batch)
-    opened = Observation()
-    if update.sessions is not None:
-        rows = closed_sessions(update.sessions, rows, opened)
-    added, grains = write_gold(target, rows, merge_folder(target, transaction, facts), old, batch)
-    if update.sessions is not None:
-        update = update.with_open_sessions(opened.get[OPEN_SINCE])
-    commit_merged(target, update, transaction, facts, added, old, grains)
-
-
-def merge_folder(target: GoldTable, transaction: tuple[str, int], facts: Mapping[str, Any]) -> str:
-    """Return the folder of a merge; never one of a run, whose files are committed, for a refresh."""
-    return f"{'b' if transaction[0] == target.app_id else 'refresh-'}{transaction[1]:08d}-{facts['epoch']}"
-
-
-def commit_merged(
-    target: GoldTable,
-    update: GoldUpdate,
-    transaction: tuple[str, int],
-    facts: Mapping[str, Any],
-    added: Sequence[DataFile] = (),
-    old: Sequence[DataFile] = (),
-    grains: int = 0,
-) -> None:
-    """Commit the files of a merge, which has changed so many `grains`; the transaction's version is the last batch."""
-    (app_id, batch), table, rows = transaction, target.table, rows_of(added)
-    pass_step(Step.GOLD_WRITTEN, batch)
-    named = {**facts, "table": table.spec.name, "app_id": app_id, **update.metadata}
-    counts = {"rows": rows, "grains": grains, "total": table.rows - rows_of(old) + rows}
-    table.commit(app_id, batch, {**named, **counts}, added, old)
-    pass_step(Step.GOLD_COMMITTED, batch)
+    rows = commit.merged(before, commit.sources(before))
+    if sessions is not None:
+        rows = closed_sessions(sessions, rows, opened)
+    added, changed = write_gold(target, rows, commit.folder, old, commit.batch)
+    commit.with_open_sessions(lambda: opened.get[OPEN_SINCE]).of_files(added, old, changed)

@@ -25,15 +25,14 @@ from include.ground.record_coordinates import is_file_set, kafka_ends
 from include.ground.settings import Settings
 from include.read.publication import Publication, TableVersion, publish
 from include.read.published_tables import read_refresh_state
-from spark_jobs.backends.backend import DecidedRun, DecisionCounts, Metadata, NeedsSpark, Transaction
+from spark_jobs.backends.backend import DecidedRun, DecisionCounts, NeedsSpark, Transaction
 from spark_jobs.backends.local.runs import NextRun
 from spark_jobs.backends.release import Release
 from spark_jobs.layers.bronze import awake_partitions, read_idle_set
 from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import (
     GOLD_AT_A_TIME,
-    GoldUpdate,
-    commit_merged,
+    GoldCommit,
     failure_named,
     is_due,
     merge_by_spark,
@@ -160,9 +159,8 @@ def commit_gold(release: Release, run: RefineRun, now: float | None = None, deci
     """Commit a run to every gold table; tables whose interval is over at `now` catch up. Raises GoldFailed."""
 
     def commit(target: GoldTable) -> None:
-        update = update_of_run(target, release.writer, run, now)
-        facts = run.facts(release.writer.dataset)
-        _commit_update(release, target, update, Transaction(target.app_id, run.last), facts, decided)
+        update, facts = update_of_run(target, release.writer, run, now), run.facts(release.dataset)
+        _commit(release, GoldCommit(target, release.writer, update, target.app_id, run.last, facts), decided)
 
     pending = [target for target in release.gold if target.table.committed(target.app_id) < run.last]
     with ThreadPoolExecutor(GOLD_AT_A_TIME, "gold") as pool:
@@ -174,28 +172,21 @@ def commit_gold(release: Release, run: RefineRun, now: float | None = None, deci
 def refresh_gold(release: Release, target: GoldTable, upto: int, epoch: int, now: float) -> None:
     """Bring a table with an interval up to batch `upto` between two runs. Raises OwnershipLost, GoldFailed."""
     update = refresh_update(release.writer.silver, refresh_state(target), upto, now)
-    transaction = Transaction(refresh_app_id(target.app_id), upto)
-    _commit_update(release, target, update, transaction, facts_of(release.writer.dataset, epoch))
+    app_id, facts = refresh_app_id(target.app_id), facts_of(release.dataset, epoch)
+    _commit(release, GoldCommit(target, release.writer, update, app_id, upto, facts))
 
 
-def _commit_update(
-    release: Release,
-    target: GoldTable,
-    update: GoldUpdate,
-    transaction: Transaction,
-    facts: Metadata,
-    decided: DecidedRun | None = None,
-) -> None:
+def _commit(release: Release, commit: GoldCommit, decided: DecidedRun | None = None) -> None:
     """Merge an update into one table, by Spark where the backend cannot; one without rows is committed too."""
-    with failure_named(release.writer.dataset.name, target.table):
-        if not update.parts:
-            commit_merged(target, update, transaction, facts)
+    with failure_named(commit.writer.dataset.name, commit.target.table):
+        if not commit.update.parts:
+            commit.of_files()
             return
         try:
-            release.backend.merge(target, release.writer, update, transaction, facts, decided)
+            release.backend.merge(commit, decided)
         except NeedsSpark as needed:
             release.needed_spark[needed.reason] += 1
-            merge_by_spark(target, release.writer, update, transaction, facts)
+            merge_by_spark(commit)
 
 
 def silver_metadata(writer: SilverTables, run: RefineRun, counts: DecisionCounts) -> dict[str, Any]:

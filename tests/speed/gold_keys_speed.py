@@ -25,7 +25,7 @@ from include.ground.settings import Settings
 from spark_jobs.backends.local.duckdb_session import duckdb_session
 from spark_jobs.backends.spark_session import open_session
 from spark_jobs.layers.gold_files import PIECES, GoldTable, PiecePolicy
-from spark_jobs.layers.gold_layer import merge_by_spark, update_of_run
+from spark_jobs.layers.gold_layer import GoldCommit, merge_by_spark, update_of_run
 from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.silver_tables import MONTH, RefineRun, SilverTables
 from spark_jobs.tables.data_files import DataFile, TableSpec
@@ -115,7 +115,7 @@ def commit(target: GoldTable, silver: Table, batch: int, sql: str) -> float:
     began = time.monotonic()
     run, known = RefineRun(batch, batch, 1), cast("SilverTables", writer)
     update = update_of_run(target, known, run, None)
-    merge_by_spark(target, known, update, (target.app_id, batch), run.facts(known.dataset))
+    merge_by_spark(GoldCommit(target, known, update, target.app_id, batch, run.facts(known.dataset)))
     return time.monotonic() - began
 
 

@@ -16,8 +16,8 @@ from preflight_scene import Scene, open_scene
 from include.ground.paths import reading_lock_path
 from include.ground.settings import Settings
 from include.state.lease import shared_lock
-from spark_jobs.backends.backend import NeedsSpark, Transaction
-from spark_jobs.layers.gold_layer import GoldUpdate, SilverPart
+from spark_jobs.backends.backend import NeedsSpark
+from spark_jobs.layers.gold_layer import GoldCommit, GoldUpdate, SilverPart
 from spark_jobs.stream import ingest as ingest_module
 from spark_jobs.stream import progress, refine
 from spark_jobs.stream.ingest import Ingest
@@ -72,7 +72,7 @@ def test_status_counts_the_merges_that_the_backend_left_to_spark(
     monkeypatch.setattr(refine, "merge_by_spark", lambda *given: merged.append(given))
     target: Any = SimpleNamespace(table=table)
     for batch in (1, 2):
-        refine._commit_update(release, target, update, Transaction("gold", batch), {})  # type: ignore[arg-type]
+        refine._commit(release, GoldCommit(target, release.writer, update, "gold", batch, {}))  # type: ignore[arg-type]
     assert len(merged) == 2
     reporter = StatusReporter(tmp_path / "status.json", lambda: True)
     active: Any = SimpleNamespace(

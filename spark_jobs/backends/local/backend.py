@@ -43,7 +43,7 @@ from spark_jobs.backends.local.tables import LocalTables, local_tables, rejected
 from spark_jobs.backends.local.validation import begin_full_validation, validate_files
 from spark_jobs.layers.bronze import LoadedBatches
 from spark_jobs.layers.gold_files import GoldTable, rows_of
-from spark_jobs.layers.gold_layer import GoldUpdate, write_gold
+from spark_jobs.layers.gold_layer import GoldCommit, write_gold
 from spark_jobs.layers.row_provenance import ReplacedGrains
 from spark_jobs.layers.silver_tables import Month, RefineRun, SilverTables, files_at
 from spark_jobs.tables.data_files import DataFile, TableSpec, are_of_one_day
@@ -208,22 +208,13 @@ class LocalBackend:
     ) -> ValidatedFiles:
         return validate_files(adopted(writer), records, batches, folder, until)
 
-    def merge(
-        self,
-        target: GoldTable,
-        writer: SilverTables,
-        update: GoldUpdate,
-        transaction: Transaction,
-        facts: Metadata,
-        decided: DecidedRun | None = None,
-    ) -> None:
+    def merge(self, commit: GoldCommit, decided: DecidedRun | None = None) -> None:
         """Merge the rows of a run into a gold table; those of an update that is no run's are Spark's."""
-        tables = adopted(writer)
-        if target.gold.name not in tables.merges or update.late is None:
+        tables, late = adopted(commit.writer), commit.update.late
+        if commit.target.gold.name not in tables.merges or late is None:
             raise NeedsSpark("DuckDB has no such keys, measures or refresh")
-        late = update.late
         rows = decided.rows if isinstance(decided, LocalRun) else RunRows(tables, late.files, (late.first, late.last))
-        merge(tables, target, update, transaction, facts, rows)
+        merge(tables, commit, rows)
 
     @contextmanager
     def sql(self) -> Iterator[LocalSql]:

@@ -28,14 +28,14 @@ from include.declare.state_by_key import PLACE, LastGold
 from include.declare.windows import windowed_sql
 from include.ground.record_coordinates import POSITION
 from include.ground.sql_quoting import same_sql, sql_identifier, sql_literal, sql_names
-from spark_jobs.backends.backend import Metadata, NeedsSpark, Transaction
+from spark_jobs.backends.backend import NeedsSpark
 from spark_jobs.backends.local.duckdb_session import DuckSession, duckdb_session, session_for
 from spark_jobs.backends.local.prepared_query import ScratchFolder, SlotFull
 from spark_jobs.backends.local.recomputed_grains import RecomputedGrains
 from spark_jobs.layers.distinct_sketches import with_sketches
 from spark_jobs.layers.gold_files import MOST_GRAINS, MOST_ROWS, GoldTable, Grain, Grains, rows_of, silver_within
 from spark_jobs.layers.gold_inputs import GoldInputs
-from spark_jobs.layers.gold_layer import GoldUpdate, commit_merged, merge_folder
+from spark_jobs.layers.gold_layer import GoldCommit
 from spark_jobs.layers.gold_measures import CARRIED, COMPARED, GoldMeasure, gold_measures
 from spark_jobs.layers.row_provenance import PROVENANCE
 from spark_jobs.layers.silver_tables import Month
@@ -420,29 +420,25 @@ def _list(parts: Iterable[str]) -> str:
     return ", ".join(parts)
 
 
-def merge(
-    tables: LocalTables, target: GoldTable, update: GoldUpdate, transaction: Transaction, facts: Metadata, rows: RunRows
-) -> None:
+def merge(tables: LocalTables, commit: GoldCommit, rows: RunRows) -> None:
     """Merge a run's rows into one table and commit it.
 
     Raises NeedsSpark when its old rows are too many or too large, or a value does not fit its
     type: Spark fails on it as well, and names the cause.
     """
-    planned, fresh, batch = tables.merges[target.gold.name], rows.get(target.gold.over), transaction.version
-    folder = merge_folder(target, transaction, facts)
+    gold = commit.target.gold
     try:
-        old, added, changed = _merged(planned, target, tables.silver, fresh, folder, batch)
+        old, added, changed = _merged(tables.merges[gold.name], commit, rows.get(gold.over))
     except (SlotFull, duckdb.OutOfMemoryException) as error:
         raise NeedsSpark("its rows are too many for memory") from error
     except (duckdb.DataError, pa.ArrowInvalid) as error:
         raise NeedsSpark("a value does not fit its type") from error
-    commit_merged(target, update, transaction, facts, added, old, changed)
+    commit.of_files(added, old, changed)
 
 
-def _merged(
-    planned: EmbeddedMerge, target: GoldTable, silver: Table, fresh: pa.Table, folder: str, batch: int
-) -> tuple[list[DataFile], list[DataFile], int]:
+def _merged(planned: EmbeddedMerge, commit: GoldCommit, fresh: pa.Table) -> tuple[list[DataFile], list[DataFile], int]:
     """Return the files replaced, those in their place, and how many rows changed."""
+    target, silver, batch = commit.target, commit.writer.silver, commit.batch
     with planned.session(len(fresh)) as duck:
         grains = planned.begin(duck, fresh)
         if not grains.spans and grains.spans is not None:
@@ -453,7 +449,7 @@ def _merged(
             raise NeedsSpark("it has too many rows to merge at once")
         merged = planned.finish(duck, old, silver, sources, batch)
     changed = int(pc.sum(pc.equal(merged["_last_batch"], batch)).as_py() or 0)
-    return old, target.write_rows(merged, target.table.attempt_folder(folder), old, changed, batch), changed
+    return old, target.write_rows(merged, target.table.attempt_folder(commit.folder), old, changed, batch), changed
 
 
 MOST_SOURCE_ROWS = 4 * MOST_ROWS

@@ -18,13 +18,12 @@ from spark_jobs.backends.backend import Metadata, Transaction
 from spark_jobs.backends.spark.spark_table import STALE, own
 from spark_jobs.contract.literals import literal
 from spark_jobs.layers.gold_files import GoldTable, Spans, files_within, touched_spans
-from spark_jobs.layers.gold_layer import GoldUpdate, late_and_open_files, merged_rows, sources_of
+from spark_jobs.layers.gold_layer import GoldCommit
 from spark_jobs.layers.gold_rows import gold_rows
-from spark_jobs.layers.gold_windows import is_before
+from spark_jobs.layers.gold_windows import SessionClosing, is_before
 from spark_jobs.layers.row_provenance import ReplacedGrains, rows_in_grains
-from spark_jobs.layers.silver_tables import MONTH, SilverTables
+from spark_jobs.layers.silver_tables import MONTH
 from spark_jobs.tables.data_files import DataFile
-from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.failpoints import Step, pass_step
 
 OPEN = "_open"
@@ -32,26 +31,21 @@ HELD = StorageLevel.MEMORY_AND_DISK
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def merge(
-    target: GoldTable, writer: SilverTables, update: GoldUpdate, transaction: Transaction, facts: Metadata
-) -> None:
+def merge(commit: GoldCommit) -> None:
     """Merge an update."""
-    table, batch = target.table, transaction.version
-    source = _held(_source(target, update, *_changed(target, writer.silver, update, batch)))
+    target, batch = commit.target, commit.batch
+    source = _held(_source(target, commit.update.sessions, *_changed(commit)))
     added, removed, opened = _counted(target, source)
-    if update.sessions is not None:
-        update = update.with_open_sessions(opened)
     pass_step(Step.GOLD_WRITTEN, batch)
-    counts = {"rows": added, "grains": added, "total": table.rows - removed + added}
-    named = {**facts, "table": table.spec.name, "app_id": transaction.app_id, **counts, **update.metadata}
-    spans = touched_spans(target.gold, update.late.files if update.late else ())
-    _commit(target, source.where(~F.col(OPEN)), removed, transaction, named, spans)
+    metadata = commit.with_open_sessions(lambda: opened).metadata(added, added, removed)
+    spans, transaction = touched_spans(target.gold, commit.late), Transaction(commit.app_id, batch)
+    _commit(target, source.where(~F.col(OPEN)), removed, transaction, metadata, spans)
     pass_step(Step.GOLD_COMMITTED, batch)
 
 
 def replace_grains(target: GoldTable, replaced: ReplacedGrains, transaction: Transaction, metadata: Metadata) -> None:
     """Replace the stale rows by the fresh ones."""
-    source = _held(_source(target, GoldUpdate(), replaced.fresh, replaced.stale))
+    source = _held(_source(target, None, replaced.fresh, replaced.stale))
     added, removed, _ = _counted(target, source)
     pass_step(Step.GOLD_WRITTEN, replaced.batch)
     stated = {**metadata, "rows": added, "total": target.table.rows - removed + added}
@@ -77,17 +71,18 @@ def _held(source: DataFrame) -> DataFrame:
     return source.localCheckpoint(eager=False, storageLevel=HELD)
 
 
-def _changed(target: GoldTable, silver: Table, update: GoldUpdate, batch: int) -> tuple[DataFrame, DataFrame]:
+def _changed(commit: GoldCommit) -> tuple[DataFrame, DataFrame]:
     """Return the rows of the touched grains as they become, and as they are."""
-    gold, table, late = target.gold, target.table, update.late.files if update.late else ()
+    target, late, batch = commit.target, commit.late, commit.batch
+    gold, table = target.gold, target.table
     touched = files_within(table, gold.grain_columns[0], touched_spans(gold, late)) if late else []
-    old = table.read(target.spark, late_and_open_files(target, update, touched))
-    sources, rows = sources_of(target, silver, update, old), gold_rows(gold)
+    old = table.read(target.spark, commit.old_files(touched))
+    sources, rows = commit.sources(old), gold_rows(gold)
     if gold.session is not None:
         stale = _near(gold.session, gold.keys, old, rows.of_sources(sources, batch))
     else:
         stale = rows_in_grains(old, rows.touched_by(sources, batch, old), rows.grain)
-    return merged_rows(target, silver, update, stale, sources, batch), stale
+    return commit.merged(stale, sources), stale
 
 
 def _near(session: Session, keys: Sequence[str], old: DataFrame, new: DataFrame) -> DataFrame:
@@ -102,12 +97,10 @@ def _near(session: Session, keys: Sequence[str], old: DataFrame, new: DataFrame)
     return left.join(right, near, "left_semi")
 
 
-def _source(target: GoldTable, update: GoldUpdate, fresh: DataFrame, stale: DataFrame) -> DataFrame:
+def _source(target: GoldTable, sessions: SessionClosing | None, fresh: DataFrame, stale: DataFrame) -> DataFrame:
     """Return new rows and, marked, the old ones; of sessions on close also, marked, those that are still open."""
     fresh = fresh.withColumn(MONTH, F.expr(target.gold.partition_expression))
-    is_open = F.lit(False)
-    if update.sessions is not None:
-        is_open = ~is_before(update.sessions.closed.column, update.sessions.closed.bound)
+    is_open = ~is_before(sessions.closed.column, sessions.closed.bound) if sessions else F.lit(False)
     fresh = fresh.select(*target.table.spec.schema.fieldNames(), F.lit(False).alias(STALE), is_open.alias(OPEN))
     stale = stale.select(*target.gold.row_columns, F.lit(True).alias(STALE), F.lit(False).alias(OPEN))
     return fresh.unionByName(stale, allowMissingColumns=True)

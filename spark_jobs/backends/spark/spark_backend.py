@@ -29,7 +29,7 @@ from spark_jobs.backends.spark.sql import SparkSql
 from spark_jobs.backends.spark.validate import validate
 from spark_jobs.layers.bronze import SCHEMA, ArrowRecords, BronzeBatch, KafkaRecords, LoadedBatches
 from spark_jobs.layers.gold_files import GoldTable
-from spark_jobs.layers.gold_layer import GoldUpdate
+from spark_jobs.layers.gold_layer import GoldCommit
 from spark_jobs.layers.row_provenance import ReplacedGrains
 from spark_jobs.layers.silver_tables import Month, RefineRun, SilverTables, files_at
 from spark_jobs.tables.data_files import BATCH, HIVE_NULL, DataFile, TableSpec, bounds_of
@@ -95,17 +95,9 @@ class SparkBackend:
         """Validate by executors."""
         return validate(writer, records, batches, folder, until)
 
-    def merge(
-        self,
-        target: GoldTable,
-        writer: SilverTables,
-        update: GoldUpdate,
-        transaction: Transaction,
-        facts: Metadata,
-        decided: DecidedRun | None = None,
-    ) -> None:
+    def merge(self, commit: GoldCommit, decided: DecidedRun | None = None) -> None:
         """Merge an update into a gold table."""
-        merge(target, writer, update, transaction, facts)
+        merge(commit)
 
     @contextmanager
     def sql(self) -> Iterator[SparkSql]:
