@@ -277,7 +277,7 @@ def _errors() -> str:
 
 
 def _sources() -> list[Path]:
-    return sorted(path for folder in ("include", "spark_jobs") for path in (CLONE / folder).rglob("*.py"))
+    return sorted(path for folder in ("include", "spark_jobs", "tests/demo") for path in (CLONE / folder).rglob("*.py"))
 
 
 def _errors_of(path: Path) -> Iterator[tuple[str, str, str, str]]:

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 
 from include.audit.bronze import CommittedRange, left_over_findings
 from include.audit.changed_gold import changed_gold, changed_gold_check
-from include.audit.children import ChildBalance, child_balance
 from include.audit.files import READ_ERRORS, FileCheck, file_check, unreadable_files, unreadable_table
 from include.audit.findings import Finding, FindingKind, merge_findings
 from include.audit.gold import GoldCheck, UncheckedTable, gold_check
@@ -25,6 +24,8 @@ from include.audit.loaded_files import FileSetCheck
 from include.audit.mirror import MirrorCheck, MirrorResult
 from include.audit.silver import (
     ALL_SILVER,
+    ChildBalance,
+    child_balance,
     define_exact_number,
     layer_counts,
     number_findings,

@@ -2,93 +2,37 @@
 
 from __future__ import annotations
 
-import inspect
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import wraps
-from itertools import chain
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 
 from include.change import stages as plan_stages
 from include.change.draft import draft_release
 from include.change.kind import PlanKind
 from include.change.load import LoadPlan
-from include.change.plan_parameters import Parameters
 from include.change.recompute import BackfillPlan, ReplayPlan, recomputes_everything
 from include.change.release import ReleasePlan
 from include.cli.folder import Tried, run_samples, show_tried
 from include.cli.main import FAILED
-from include.cli.plan import YES, Planner, Refusal, approver, current_user, plan_and_run, plan_only
-from include.cli.terminal import AsJson, line_console, parser_of, print_json, wide_console
+from include.cli.plan import (
+    YES,
+    Dataset,
+    Refusal,
+    approver,
+    current_user,
+    plan_and_run,
+    plan_only,
+    planner,
+    with_options,
+)
+from include.cli.terminal import AsJson, line_console, print_json, wide_console
 from include.ground.settings import Settings, load_settings
 from include.plans.journal import plan_lock
 from include.plans.plan import PlanRecord
 
-Model = TypeVar("Model", bound=Parameters)
-
-
-def with_options(
-    *models: type[Parameters], dataset: Any = None, without: Collection[str] = ()
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command the options of parameter models, in place of its `**options`.
-
-    `dataset`: how its first parameter is given, if not as it says. `without`: its parameters that are no options.
-    """
-
-    def decorated(command: Callable[..., None]) -> Callable[..., None]:
-        first, *others, _ = inspect.signature(command, eval_str=True).parameters.values()
-        kept = [first.replace(annotation=dataset or first.annotation), *(o for o in others if o.name not in without)]
-        own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in kept]
-        signature = inspect.Signature([own[0], *chain.from_iterable(map(_options, models)), *own[1:]])
-
-        @wraps(command)
-        def called(**values: Any) -> None:
-            command(**values)
-
-        called.__signature__ = signature  # type: ignore[attr-defined]
-        called.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
-        return called
-
-    return decorated
-
-
-def _options(model: type[Parameters]) -> Iterator[inspect.Parameter]:
-    """Yield a parameter for each field of a model that a command takes."""
-    types = get_type_hints(model)
-    for name in model.names():
-        field = model.model_fields[name]
-        option = model.option(name)
-        if option.hidden:
-            continue
-        parse = None if option.parser is None else parser_of(option.parser)
-        kind = list[str] | None if types[name] == Sequence[str] else types[name]
-        info = typer.Option(option.name, parser=parse, metavar=option.metavar, help=option.help or field.description)
-        default = inspect.Parameter.empty if field.is_required() else None if kind != types[name] else field.default
-        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
-
-
-def given(model: type[Model], options: Mapping[str, Any]) -> Model:
-    """Return a command's options as its parameter model. Raises typer.BadParameter with the first wrong option."""
-    try:
-        return model.of_options(options)
-    except ValidationError as error:
-        first = error.errors()[0]
-        why = first["msg"].removeprefix("Value error, ")
-        if first["loc"]:
-            raise typer.BadParameter(f"{model.option(str(first['loc'][0])).name}: {why}") from error
-        names = re.compile(rf"\b({'|'.join(model.model_fields)})\b")
-        raise typer.BadParameter(names.sub(lambda found: model.option(found[0]).name, why)) from error
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-
-
-Dataset = Annotated[str, typer.Option("--dataset", help="The dataset.")]
 WHOLE_HISTORY = typer.Option(
     "--whole-history", help="Recompute all of the history without a confirmation; the result still needs approval."
 )
@@ -188,12 +132,6 @@ def draft(
     folder = settings.datasets / dataset
     console.print(f"next: diff -ru {folder} {made.folder}   (what the draft changes)")
     console.print(f"      cp -r {made.folder}/. {folder}/ && headrace release run --dataset {dataset}")
-
-
-def planner(kind: PlanKind[Any], dataset: str, options: Mapping[str, Any]) -> Planner:
-    """Return what plans a change with a command's options."""
-    parameters = given(kind.parameters, options)
-    return lambda settings: kind.plan(settings, dataset, parameters, current_user(), datetime.now(UTC))
 
 
 def _unconfirmed(confirmed: bool) -> Refusal:

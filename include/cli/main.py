@@ -171,8 +171,8 @@ class LazyGroup(TyperGroup):
 
 # Demo, workloads, benchmarks and producers are named only here: nothing in the product imports them.
 COMMANDS = {
-    "demo": LazyCommand("include.demo.command:demo"),
-    "demo-change": LazyCommand("include.demo.change:demo_change"),
+    "demo": LazyCommand("demo.command:demo"),
+    "demo-change": LazyCommand("demo.change:demo_change"),
     "demo-workloads": LazyCommand("workloads.command:demo_workloads"),
     "airflow": LazyCommand("include.cli.up:airflow", passes_on=True),
     "bench": LazyCommand("benchmarks.command:app"),

@@ -18,9 +18,8 @@ from rich.text import Text
 from include.change.kind import refuse_unknown_dataset
 from include.change.plan_parameters import OFFSETS_OPTION, Option, Parameters, time_option
 from include.change.reinstate import Author, ReinstateParameters, ReinstatePlan, discard, fix
-from include.cli.changes import Dataset, given, planner, with_options
 from include.cli.main import FAILED
-from include.cli.plan import YES, approver, current_user, plan_and_run
+from include.cli.plan import YES, Dataset, approver, current_user, given, plan_and_run, planner, with_options
 from include.cli.terminal import AsJson, Offset, Partition, print_json, table_of, wide_console
 from include.declare.payloads import shown_payload
 from include.declare.writer_schemas import known_schemas

@@ -54,10 +54,6 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
         ("include.ground", "include.declare", "include.state", "include.cli"),
         "makes events; knows no table",
     ),
-    "include.demo": (
-        before("include.serve") + ("include.producers", "include.cli"),
-        "the story that `make demo` runs",
-    ),
     "include.datasets": ((), "transformations: pyspark and the standard library only"),
     "spark_jobs.contract": (
         ("include.ground", "include.declare"),
@@ -99,7 +95,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "dags": (("headrace_airflow",), "WHEN: no logic"),
     "airflow_package": (("headrace_airflow",), "any Airflow, which need not have our packages: it speaks the API"),
 }
-NO_PRODUCT = ("tests", "benchmarks", "workloads", "stack_tools")
+NO_PRODUCT = ("tests", "benchmarks", "workloads", "demo", "stack_tools")
 OUTSIDE = {
     "jinja2": (("include.ground",), "templates are rendered in one place, which escapes every value"),
     "fastapi": (("include.serve", "airflow_package"), "web pages are the console's, and Airflow's plugin's"),
@@ -128,11 +124,11 @@ OUTSIDE = {
     "prometheus_client": (("include.observe", "include.cli"), "figures are collected in one place"),
     "great_expectations": (("include.change",), "slow to load: for the processes that run checkpoints"),
     "typer": (
-        ("include.cli", "include.demo", "include.producers"),
+        ("include.cli", "include.producers"),
         "the command line only wires; return values and raise typed errors",
     ),
     "rich": (
-        ("include.cli", "include.demo", "include.producers", "include.observe") + ("infra",),
+        ("include.cli", "include.producers", "include.observe", "infra"),
         "return values; the command line shows them",
     ),
 }
@@ -221,14 +217,12 @@ def test_transformations_are_never_imported() -> None:
     assert strays == []
 
 
-@pytest.mark.parametrize("package", ["include.demo", "include.producers"])
-def test_product_imports_neither_demo_nor_producers(package: str) -> None:
-    users = ("include.demo", "include.producers")
+def test_product_imports_no_producers() -> None:
     strays = [
         f"{m.path}:{line} imports {target}: name the command in include/cli/main.py's table instead"
         for m in code()
-        if not inside(m.name, users)
+        if not inside(m.name, ["include.producers"])
         for line, target in imports(m)
-        if inside(target, [package])
+        if inside(target, ["include.producers"])
     ]
     assert strays == []

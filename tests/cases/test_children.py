@@ -28,8 +28,8 @@ from workloads.registry import DATASETS
 from workloads.shop_events import shop_frame
 from workloads.shop_oracle import expected_shop_tables
 
-from include.audit.children import ChildBalance, child_balance
 from include.audit.origin import row_origin
+from include.audit.silver import ChildBalance, child_balance
 from include.declare.children import Children
 from include.declare.dataset import load_dataset, snapshot_dataset
 from include.declare.gold import full_name

@@ -11,14 +11,9 @@ from typing import Any
 
 import polars as pl
 import pytest
-from error_codes import raises
-from rich.console import Console
-from typer.testing import CliRunner
-
-from include.cli.main import app
-from include.demo import command as cli
-from include.demo import feed
-from include.demo.feed import (
+from demo import command as cli
+from demo import feed
+from demo.feed import (
     FeedSender,
     demo_runs,
     ends_path,
@@ -27,8 +22,8 @@ from include.demo.feed import (
     read_ends,
     require_own_records,
 )
-from include.demo.questions import rejected_of_run
-from include.demo.state import (
+from demo.questions import rejected_of_run
+from demo.state import (
     LOCK,
     DemoRefused,
     demo_folder,
@@ -37,6 +32,11 @@ from include.demo.state import (
     remove_state,
     require_own_state,
 )
+from error_codes import raises
+from rich.console import Console
+from typer.testing import CliRunner
+
+from include.cli.main import app
 from include.ground.settings import Settings, load_settings
 from include.producers.sending import DeliveryFailed, Pace, Produced, Run, Sent
 
@@ -272,7 +272,7 @@ def test_only_records_of_the_demo_are_scored() -> None:
 def command(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
     monkeypatch.setenv("HEADRACE_STATE", str(settings.state))
     load_settings.cache_clear()
-    monkeypatch.setattr("include.demo.state.run_checks", lambda: [])
+    monkeypatch.setattr("demo.state.run_checks", lambda: [])
     yield CliRunner()
     load_settings.cache_clear()
 
@@ -333,9 +333,7 @@ def test_unfit_machine_is_refused_before_anything_is_created(
 ) -> None:
     from include.observe.doctor import failed, warning
 
-    monkeypatch.setattr(
-        "include.demo.state.run_checks", lambda: [warning("disk", "little", "x"), failed("java", "no", "y")]
-    )
+    monkeypatch.setattr("demo.state.run_checks", lambda: [warning("disk", "little", "x"), failed("java", "no", "y")])
     stub_steps(monkeypatch, True)
     result = command.invoke(app, ["demo"])
     assert isinstance(result.exception, DemoRefused)

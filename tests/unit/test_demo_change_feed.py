@@ -17,7 +17,7 @@ from include.ground.settings import CLONE
 DEMO = """
 import time
 
-from include.demo.change import live_feed
+from demo.change import live_feed
 from include.ground.settings import load_settings
 
 with live_feed(load_settings()):

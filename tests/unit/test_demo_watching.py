@@ -9,13 +9,13 @@ from io import StringIO
 
 import duckdb
 import pytest
+from demo.command import live_table, progress_display, progress_line, score_table, verdict
+from demo.feed import FeedProgress
+from demo.questions import LATEST_DESTINATION, QUESTIONS, RAIN, WORST_AIRLINE, WORST_DAY, WORST_DEPARTURES
+from demo.watch import Rates, RateWindow, Snapshot, StallDetector, watch
 from error_codes import raises
 from rich.console import Console
 
-from include.demo.command import live_table, progress_display, progress_line, score_table, verdict
-from include.demo.feed import FeedProgress
-from include.demo.questions import LATEST_DESTINATION, QUESTIONS, RAIN, WORST_AIRLINE, WORST_DAY, WORST_DEPARTURES
-from include.demo.watch import Rates, RateWindow, Snapshot, StallDetector, watch
 from include.ground.errors import Terminal
 from include.ground.settings import Settings
 from include.observe.progress import Batches, DatasetProgress, Lag, Progress

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 
-from include.demo.state import STATE_FOLDERS
+from demo.state import STATE_FOLDERS
+
 from include.ground import paths
 
 

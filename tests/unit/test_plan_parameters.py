@@ -19,7 +19,7 @@ from include.change.plan_parameters import (
     form,
 )
 from include.change.stages import KINDS
-from include.cli.changes import given, with_options
+from include.cli.plan import given, with_options
 
 
 class CarefulParameters(PlanParameters):

@@ -4,15 +4,20 @@ Reads: bronze's files of the run; silver's files within the horizon. Both are na
 that is lost with an executor is computed again from the same rows.
 Guarantee: each record is accepted or rejected, or RowsUnaccounted is raised and nothing is committed.
 The driver sees counts by partition and reason, and hashes of one run.
+
+Valid records on which `silver.py` fails are found by bisection (layers/adr-0008) and rejected: about 2 · log2(n) Spark
+jobs for each of them among n, nothing when there are none.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
+from pathlib import Path
 from typing import Any
 
 from pyspark import StorageLevel
@@ -24,15 +29,21 @@ from include.declare.dataset import Dataset
 from include.declare.envelopes import TOMBSTONE
 from include.declare.event_times import after, before
 from include.ground.record_coordinates import COORDINATES, POSITION, RANK
-from spark_jobs.backends.backend import DecisionCounts, Metadata, Transaction
+from spark_jobs.backends.backend import DecisionCounts, Metadata, Transaction, ValidatedFiles
 from spark_jobs.backends.spark.figures import figures
-from spark_jobs.backends.spark.isolate import failing_records, without_failing
 from spark_jobs.backends.spark.spark_table import own
 from spark_jobs.contract.record_reader import REASONS
 from spark_jobs.contract.warning_counts import Counts
 from spark_jobs.layers.row_provenance import batch_number
 from spark_jobs.layers.run_inputs import validate_with_decisions
-from spark_jobs.layers.silver_code import record_error
+from spark_jobs.layers.silver_code import (
+    TRANSFORM_ERROR,
+    FailedRecord,
+    TransformationFailed,
+    failure_of,
+    most_tolerated,
+    record_error,
+)
 from spark_jobs.layers.silver_tables import (
     REFUSED_AS,
     Inheritance,
@@ -43,6 +54,8 @@ from spark_jobs.layers.silver_tables import (
     first_unexpired_batch,
 )
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
+from spark_jobs.tables.failpoints import Step, pass_step
+from spark_jobs.tables.spark_files import parquet_files, parquet_rows, read_files, write_folder
 
 HELD = StorageLevel.MEMORY_AND_DISK
 MOST_BROADCAST = 2_000_000
@@ -387,3 +400,86 @@ def _counts_of(rejected: DataFrame) -> tuple[dict[str, int], dict[str, int]]:
         dispositions[group["disposition"]] += group["rows"]
         reasons.update(dict.fromkeys(group["rules"], group["rows"]))
     return dict(reasons), dict(dispositions)
+
+
+def validate(
+    writer: SilverTables, records: Sequence[Path], batches: tuple[int, int], folder: Path, until: int
+) -> ValidatedFiles:
+    """Write the accepted records as rows of silver, and the others with their reasons, into `folder`."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if not records:
+        return ValidatedFiles((), ())
+    texts = writer.payloads.texts(records, writer.payloads.learn(records))
+    rows = texts.of(read_files(writer.spark, writer.bronze.spec.data_schema, records))
+    validated = validate_with_decisions(writer.validator, rows, writer.decisions.for_batches(batches, until))
+    held = validated.persist(HELD)
+    try:
+        found = _written(writer, held, RefineRun(*batches, 0), folder)
+    finally:
+        held.unpersist()
+    rows_in, rows_out = parquet_rows(records), parquet_rows([*found.accepted, *found.invalid])
+    if rows_in != rows_out:
+        why = f"{rows_in} records, {rows_out} rows: silver.py must return exactly one row per record"
+        raise RowsUnaccounted(writer.silver.spec.name, batches, why)
+    return found
+
+
+def _written(writer: SilverTables, validated: DataFrame, run: RefineRun, folder: Path) -> ValidatedFiles:
+    transform = partial(transformed, writer, run)
+    try:
+        write_folder(transform(validated.where(F.size("_reasons") == 0)), folder / "accepted")
+    except Exception as error:
+        if record_error(error) is None:
+            raise
+        failing = failing_records(writer, validated, transform)
+        return _written(writer, without_failing(validated, failing), run, folder)
+    write_folder(validated.where(F.size("_reasons") > 0), folder / "invalid")
+    return ValidatedFiles(tuple(parquet_files(folder / "accepted")), tuple(parquet_files(folder / "invalid")))
+
+
+NUMBER = "_number"
+Transform = Callable[[DataFrame], DataFrame]
+"""Valid records as rows of silver."""
+
+
+def failing_records(writer: SilverTables, validated: DataFrame, transform: Transform) -> list[FailedRecord]:
+    """Return the records on which silver.py fails. Raises TransformationFailed, and errors that no record causes."""
+    failed = defaultdict[int, list[FailedRecord]](list)
+    order = Window.orderBy(*RANK)
+    numbered = validated.where(F.size("_reasons") == 0).withColumn(NUMBER, F.row_number().over(order)).persist()
+
+    def write(part: DataFrame) -> None:
+        transform(part.drop(NUMBER)).write.format("noop").mode("overwrite").save()
+
+    try:
+        # Spark's log has the first failure with its stack; each part would add another.
+        writer.spark.sparkContext.setLogLevel("OFF")
+        pending = [(1, numbered.count())]
+        while pending:
+            first, last = pending.pop()
+            part = numbered.where(F.col(NUMBER).between(first, last))
+            error = failure_of(write, part)
+            pass_step(Step.PART_WRITTEN)
+            if error and first < last:
+                middle = (first + last) // 2
+                pending += [(middle + 1, last), (first, middle)]
+            elif error:
+                ((batch, partition, offset),) = figures(part.select(*RANK))
+                failed[batch].append((partition, offset, error))
+                if len(failed[batch]) > most_tolerated(writer.records.count_rows(batch, batch)):
+                    raise TransformationFailed(writer.dataset.name, batch, len(failed[batch]), failed[batch][0])
+    finally:
+        writer.spark.sparkContext.setLogLevel("WARN")
+        numbered.unpersist()
+    return [record for records in failed.values() for record in records]
+
+
+def without_failing(validated: DataFrame, failing: Sequence[FailedRecord]) -> DataFrame:
+    """Return the validated records; those that fail have the error as their reason."""
+    known = validated.sparkSession.createDataFrame(list(failing), "_partition int, _offset long, _error string")
+    both = validated.join(F.broadcast(known), list(POSITION), "left")
+    reason = F.array(
+        F.struct(F.lit(TRANSFORM_ERROR).alias("rule"), F.lit("").alias("column"), F.col("_error").alias("detail"))
+    )
+    reasons = F.when(F.col("_error").isNull(), F.col("_reasons")).otherwise(reason.cast(REASONS))
+    return both.withColumn("_reasons", reasons).select(*validated.columns)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from demo.state import DemoRefused, demo_folder
 from include.declare.dataset import declared_dataset
-from include.demo.state import DemoRefused, demo_folder
 from include.ground.durable_files import write_atomically
 from include.ground.kafka import ensure_topic, log_end_offsets
 from include.ground.settings import Settings

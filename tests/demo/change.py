@@ -22,6 +22,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from demo.questions import Question
+from demo.state import DemoRefused, demo_folder, demo_lock
 from include.audit.kafka import open_topic
 from include.audit.run import audit_dataset
 from include.change import stages as plan_stages
@@ -32,8 +34,6 @@ from include.change.stages import PlanStage, run_plan
 from include.cli.audit import print_audits
 from include.cli.main import FAILED
 from include.cli.plan import TerminalReporter, current_user, print_stage, show_plan
-from include.demo.questions import Question
-from include.demo.state import DemoRefused, demo_folder, demo_lock
 from include.ground.kafka import delete_records_before
 from include.ground.settings import CLONE, Settings, load_settings
 from include.observe.processes import observe_stream

@@ -18,15 +18,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from include.cli.audit import print_audits
-from include.cli.main import FAILED, INTERRUPTED
-from include.cli.query import print_table
-from include.cli.status import UNKNOWN, number
-from include.cli.terminal import Cell, table_of, utc_time
-from include.cli.up import print_progress
-from include.demo.feed import FeedSender, demo_runs, finished_records, open_topics
-from include.demo.questions import answer_questions, audits, scores
-from include.demo.state import (
+from demo.feed import FeedSender, demo_runs, finished_records, open_topics
+from demo.questions import answer_questions, audits, scores
+from demo.state import (
     DemoRefused,
     demo_lock,
     removal_interrupted,
@@ -34,7 +28,13 @@ from include.demo.state import (
     require_fit_machine,
     require_own_state,
 )
-from include.demo.watch import Rates, Snapshot, StallDetector, is_published, poll_snapshots, snapshot_reader, watch
+from demo.watch import Rates, Snapshot, StallDetector, is_published, poll_snapshots, snapshot_reader, watch
+from include.cli.audit import print_audits
+from include.cli.main import FAILED, INTERRUPTED
+from include.cli.query import print_table
+from include.cli.status import UNKNOWN, number
+from include.cli.terminal import Cell, table_of, utc_time
+from include.cli.up import print_progress
 from include.ground.errors import HeadraceError
 from include.ground.settings import Settings, load_settings
 from include.observe.processes import observe_process, observe_stream

@@ -11,10 +11,10 @@ from functools import partial
 
 import polars as pl
 
+from demo.feed import manifest_path, read_ends
 from include.audit.balance import DatasetAudit
 from include.audit.kafka import open_topic
 from include.audit.run import audit_dataset, record_outcomes
-from include.demo.feed import manifest_path, read_ends
 from include.ground.settings import Settings
 from include.producers.manifest import Score, score
 from include.producers.sending import Run

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from include.demo.feed import FeedProgress, FeedSender
+from demo.feed import FeedProgress, FeedSender
 from include.ground.errors import Terminal
 from include.ground.paths import log_path
 from include.ground.settings import Settings
