@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from benchmarks.event_supply import FEEDS
 from benchmarks.machine import this_machine
 from benchmarks.page import as_page, as_plot
 from benchmarks.peer_run import PEERS, PeerOptions, measured_peers
@@ -48,7 +49,8 @@ def run(
         list[Mode] | None, typer.Argument(help="What to measure; cold, drain, latency and audit if not given.")
     ] = None,
     datasets: Annotated[
-        list[str] | None, typer.Option("--dataset", help="flights or ad_events, repeatable; both if not given.")
+        list[str] | None,
+        typer.Option("--dataset", help="flights, ad_events, checkouts; repeatable. The first two if not given."),
     ] = None,
     runs: Runs = 5,
     warm_up: WarmUp = 3_000_000,
@@ -129,8 +131,8 @@ def show(
 def known_datasets(names: list[str] | None) -> tuple[str, ...]:
     """Return the datasets to measure, each once. Raises typer.BadParameter for one that cannot be measured."""
     for name in names or ():
-        if name not in SOURCES:
-            raise typer.BadParameter(f"{name!r} is not one of {', '.join(SOURCES)}", param_hint="--dataset")
+        if name not in FEEDS:
+            raise typer.BadParameter(f"{name!r} is not one of {', '.join(FEEDS)}", param_hint="--dataset")
     return tuple(dict.fromkeys(names or SOURCES))
 
 

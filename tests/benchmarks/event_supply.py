@@ -2,6 +2,7 @@
 
 Of `flights` the demo's year, again and again with newly drawn faults. Of `ad_events` the producer's 50,000 events with
 duplicates, late and reordered ones, again and again: an event each 10 ms, as in the catch-up mode of Yahoo's benchmark.
+Of `checkouts` a day with the same faults, day after day.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import polars as pl
 from workloads.ad_events import AD_EVENTS, BETWEEN, EVENTS
 from workloads.outcome import FAULTS
 
+from benchmarks.checkout_events import CHECKOUTS, START, on_day
 from include.producers.faults import DEFAULT_SEED, DEFAULT_SHARES, inject_faults
 from include.producers.feed import REPETITION, Feed
 from include.producers.flights import FLIGHTS
 
-FEEDS: dict[str, Feed] = {"flights": FLIGHTS, "ad_events": AD_EVENTS}
+FEEDS: dict[str, Feed] = {"flights": FLIGHTS, "ad_events": AD_EVENTS, "checkouts": CHECKOUTS}
 BLOCK_SPAN = EVENTS * BETWEEN
 """Event time from one block of ad events to the next; whole windows of 10 seconds."""
 AD_TIME = r'^(.*"event_time": ")(\d{13})(".*)$'
@@ -32,7 +34,7 @@ class EventSupply:
 
     def __init__(self, dataset: str) -> None:
         self.dataset = dataset
-        self._block: Block = flight_year if dataset == "flights" else ad_block
+        self._block: Block = {"flights": flight_year, "ad_events": ad_block, "checkouts": checkout_day}[dataset]
         self._next = 0
         self._rest: list[pl.DataFrame] = []
 
@@ -95,3 +97,13 @@ def _first_ad_block() -> pl.DataFrame:
         tail=text.str.extract(AD_TIME, 3),
         id=pl.col("event_id").cast(pl.Int64),
     )
+
+
+def checkout_day(number: int) -> pl.DataFrame:
+    """Return the deliveries of the day that is `number` days after the first."""
+    return on_day(_first_checkouts(), START + number * timedelta(days=1))
+
+
+@cache
+def _first_checkouts() -> pl.DataFrame:
+    return inject_faults(CHECKOUTS.frame(timedelta(0)), CHECKOUTS, FAULTS, DEFAULT_SEED)

@@ -9,6 +9,7 @@ ANY = ""
 GOALS: dict[tuple[str, str, str, str], float] = {
     ("flights", "drain", ANY, "events/s"): 80_000,
     ("ad_events", "drain", ANY, "events/s"): 150_000,
+    ("checkouts", "drain", ANY, "events/s"): 40_000,
     ("flights", "drain", ANY, "CPU s/M, JVM"): 22,
     ("ad_events", "drain", ANY, "CPU s/M, JVM"): 10,
     ("flights", "latency", "2,000 events/s", "p95, s"): 1.5,

@@ -1,4 +1,7 @@
-"""A temporary state folder with its own broker and the driver of one dataset."""
+"""A temporary state folder with its own broker and the driver of one dataset.
+
+The folder of a dataset is copied, or made by `headrace new` from the first of its events.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,25 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
+import polars as pl
 import yaml
 from workloads.registry import DATASETS as WORKLOADS
 
+from benchmarks.event_supply import FEEDS, EventSupply
+from include.declare.inferred_dataset import inferred_dataset
+from include.declare.sample_records import record_sample
+from include.declare.scaffold import write_folder
 from include.ground.settings import CLONE, Settings, load_settings
 from include.run.start_stop import down
 
 SOURCES = {"flights": CLONE / "include" / "datasets" / "flights", "ad_events": WORKLOADS / "ad_events"}
-"""The measured datasets by name: each with its folder."""
+"""The measured datasets that have a folder."""
 ONE_GOLD_TABLE = {"ad_events": "campaign_views"}
 """The only gold table that a dataset has here: the one of the Yahoo Streaming Benchmark."""
+SAMPLE = 1_000
 # Each would make the benchmark write outside its folder, to topics of others, or compute elsewhere.
 SHARED = (
     "HEADRACE_LEDGER_URL",
@@ -57,6 +67,8 @@ def temporary_state(dataset: str, keep: bool) -> Iterator[Settings]:
 
 def copied_dataset(dataset: str, folder: Path) -> Path:
     """Copy a dataset into `folder/datasets` without its analyses, and return that; some have one gold table only."""
+    if dataset not in SOURCES:
+        return _inferred_dataset(dataset, folder / "datasets")
     target = folder / "datasets" / dataset
     shutil.copytree(SOURCES[dataset], target, ignore=shutil.ignore_patterns("__pycache__", "analysis"))
     if dataset in ONE_GOLD_TABLE:
@@ -65,6 +77,16 @@ def copied_dataset(dataset: str, folder: Path) -> Path:
         pipeline["gold"] = {name: pipeline["gold"][name] for name in (ONE_GOLD_TABLE[dataset],)}
         path.write_text(yaml.safe_dump(pipeline, sort_keys=False), "utf-8")
     return folder / "datasets"
+
+
+def _inferred_dataset(dataset: str, folder: Path) -> Path:
+    """Write what `headrace new` makes of the first events, and return the folder around it."""
+    folder.mkdir()
+    events = pl.concat(EventSupply(dataset).frames(SAMPLE))["value"]
+    records = record_sample(FEEDS[dataset].source, events)
+    found = inferred_dataset(dataset, FEEDS[dataset].topic, records, datetime.now(UTC))
+    write_folder(Settings(datasets=folder), found, records)
+    return folder
 
 
 @contextmanager

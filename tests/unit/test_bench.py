@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,9 +17,10 @@ import pytest
 from benchmarks import event_supply, state, sustained_mode
 from benchmarks import follower as bench_follower
 from benchmarks import session as bench_session
+from benchmarks.checkout_events import EVENTS
 from benchmarks.cpu_usage import per_million, used_between
 from benchmarks.drain_mode import require_count
-from benchmarks.event_supply import EventSupply, ad_block
+from benchmarks.event_supply import EventSupply, ad_block, checkout_day
 from benchmarks.follower import BenchFailed, ObservedPublication, PublicationFollower, seconds_per_million
 from benchmarks.gate import table_problems
 from benchmarks.growth_mode import SmallRun, growth_figures
@@ -30,6 +31,7 @@ from benchmarks.state import copied_dataset, temporary_state
 from benchmarks.sustained_mode import Trial, highest_held, lag_trend
 from workloads.ad_events import AD_EVENTS
 
+from include.declare.contract import Column
 from include.declare.dataset import declared_dataset
 from include.ground.paths import publication_path, status_path
 from include.ground.settings import Settings, load_settings
@@ -99,6 +101,34 @@ def test_ad_events_have_the_gold_table_of_the_benchmark_only(settings: Settings,
     assert [table.name for table in found.pipeline.gold] == ["campaign_views"]
 
 
+def leaves(value: object) -> int:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 1 if inside is None else sum(map(leaves, inside))
+
+
+def test_checkouts_are_nested_records_of_1_kb_with_40_values() -> None:
+    records = checkout_day(0)["value"]
+    sizes, values = zip(*((len(record), leaves(json.loads(record))) for record in records), strict=True)
+    assert sum(sizes) / len(sizes) == pytest.approx(1024, rel=0.02)
+    assert sum(values) / len(values) == pytest.approx(40, rel=0.03)
+
+
+def test_the_folder_of_checkouts_keeps_all_that_is_inside(settings: Settings, tmp_path: Path) -> None:
+    folder = copied_dataset("checkouts", tmp_path)
+    found = declared_dataset(settings.model_copy(update={"datasets": folder}), "checkouts")
+    assert [table.name for table in found.pipeline.gold] == ["checkouts_days"]
+    assert_named(json.loads(checkout_day(0)["value"][0]), found.contract.columns)
+
+
+def assert_named(value: object, columns: Sequence[Column]) -> None:
+    if isinstance(value, list):
+        assert_named(value[0], columns[0].fields)
+    elif isinstance(value, dict):
+        by_name = {column.name: column.fields for column in columns}
+        for name, each in value.items():
+            assert_named(each, by_name[name])
+
+
 # --- sent events -------------------------------------------------------------------------------------------------
 
 
@@ -131,6 +161,15 @@ def test_blocks_of_ad_events_are_the_producers_events_moved_in_time() -> None:
     produced = AD_EVENTS.frame(shift).sort("event_id")
     assert accepted["value"].equals(produced["value"])
     assert accepted["event_id"].equals(produced["event_id"])
+
+
+def test_days_of_checkouts_have_ids_and_times_of_their_own() -> None:
+    first, third = (checkout_day(number).filter(pl.col("reason").is_null()) for number in (0, 2))
+    assert first["event_id"].n_unique() == first.height == EVENTS
+    assert not {*first["event_id"]} & {*third["event_id"]}
+    records = [json.loads(record) for record in third["value"]]
+    assert [record["event_id"] for record in records] == third["event_id"].to_list()
+    assert {record["placed_at"][:10] for record in records} == {"2021-03-03"}
 
 
 def test_oracle_of_a_whole_block_is_that_of_its_records() -> None:
