@@ -23,9 +23,8 @@ from include.audit.kafka import Topic
 from include.ground.delta_log import add_actions
 from include.ground.paths import verified_history_path
 from include.ground.settings import Settings
-from include.ground.sql_quoting import sql_identifier, sql_literal
-from include.ground.stored_path import StoredPath
-from include.read.memory_database import memory_database
+from include.ground.sql_quoting import sql_identifier
+from include.read.memory_database import files_sql, memory_database
 from include.read.publication import Publication
 from include.read.published_tables import RECORD_LAYERS, PinnedTables, open_table
 from include.state.json_file import JsonFile
@@ -220,16 +219,11 @@ def is_unmodified(file: VerifiedFile, stat: os.stat_result) -> bool:
 
 
 def _have_same_rows(tables: PinnedTables, name: str, files: VerifiedFiles, known: VerifiedFiles, batch: int) -> bool:
-    """Whether the files of a table that are new have the rows up to `batch` of those that are gone, and no others.
-
-    False, without reading them, of a table in a store.
-    """
+    """Whether the files of a table that are new have the rows up to `batch` of those that are gone, and no others."""
     folder = tables.table(name).path
     new = [path for path, file in files.items() if known.get(path) != file]
     gone = [path for path, file in known.items() if files.get(path) != file]
-    if (isinstance(folder, StoredPath) and (new or gone)) or not all(
-        is_there(folder / path, known[path]) for path in gone
-    ):
+    if not all(is_there(folder / path, known[path]) for path in gone):
         return False
     try:
         before = files_digest(folder, gone, batch)
@@ -243,8 +237,7 @@ def files_digest(folder: Path, paths: Sequence[str], batch: int) -> tuple[int, i
     """Return the number of rows of batches up to `batch` in these files, and the sum of their hashes modulo 2^64."""
     if not paths:
         return 0, 0
-    names = ", ".join(sql_literal(str(folder / path)) for path in paths)
-    rows = f"read_parquet([{names}], hive_partitioning = false, union_by_name = true)"
     with memory_database(MEMORY) as database:
+        rows = files_sql(database, folder, paths)
         columns = sorted(name for (name, *_) in database.execute(f"describe select * from {rows}").fetchall())
         return row_digest(database, f"{rows} where _batch_id <= {batch}", columns)

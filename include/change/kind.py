@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from include.change.compare import Side
@@ -17,6 +17,7 @@ from include.declare.history_slice import Slice
 from include.declare.release_diff import TableChange
 from include.ground.errors import Terminal, Transient
 from include.ground.settings import Settings
+from include.ground.stored_path import free_bytes
 from include.plans.comparison import Comparison
 from include.plans.journal import find_plan, next_plan_id, open_plans, planning_lock, refuse_ended_run, save_plan
 from include.plans.plan import DRY_RUN, Applied, Built, Member, Plan, PlanRecord, Prediction, RolledBack, Stage
@@ -43,13 +44,12 @@ class Request(Generic[Given]):
         if not self.parameters.dry_run:
             refuse_conflict(self.settings, self.dataset, mine)
 
-    def refuse_small_disk(self, predicted: Prediction) -> None:
-        """Raise Transient unless BYTES_PER_BYTE times the bytes that the plan reads are free."""
-        state = self.settings.state
-        free, needed = shutil.disk_usage(state).free, BYTES_PER_BYTE * predicted.bytes
+    def refuse_small_disk(self, predicted: Prediction, folder: Path) -> None:
+        """Raise Transient unless BYTES_PER_BYTE times the bytes that the plan reads are free where it writes."""
+        free, needed = free_bytes(folder), BYTES_PER_BYTE * predicted.bytes
         if free < needed:
             raise Transient(
-                f"{self.dataset}: {needed / 1e9:.1f} GB may be needed in {state}, {free / 1e9:.1f} GB are free; "
+                f"{self.dataset}: {needed / 1e9:.1f} GB may be needed in {folder}, {free / 1e9:.1f} GB are free; "
                 "nothing was planned",
                 "make room, or plan a smaller range",
                 code="disk-too-small",

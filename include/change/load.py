@@ -22,6 +22,7 @@ from include.declare.dataset import Dataset, ReleaseStart, released_dataset, sna
 from include.declare.file_sets import FileSet, RecordFile, repeated_files
 from include.declare.release_diff import TableChange
 from include.ground.errors import Refused
+from include.ground.paths import warehouse
 from include.ground.processes import Waiting
 from include.ground.record_coordinates import FIRST_FILE_SET, is_file_set
 from include.ground.settings import Settings
@@ -68,7 +69,7 @@ class LoadPlan(TopicRelease[LoadParameters]):
         files = _new_files(base, _with_checksums(settings, found), parameters)
         added = _file_set(request, base, form, files)
         predicted = _predicted(settings, publication, base, start, added)
-        request.refuse_small_disk(predicted)
+        request.refuse_small_disk(predicted, warehouse(settings))
         fresh = base
         if not parameters.dry_run:
             fresh = snapshot_with_files(settings, base, start, added)

@@ -136,7 +136,7 @@ class DerivedBackfillPlan(BackfillPlan):
         request.refuse_conflict()
         ranges = dict(_ranges(settings, publication, slice_))
         predicted, release = _predicted(settings, publication, ranges), publication.release
-        request.refuse_small_disk(predicted)
+        request.refuse_small_disk(predicted, settings.state)
         if whole := [name for name, inside in ranges.items() if inside is None]:
             requested += f", and all of {', '.join(whole)}"
         return request.plan(DERIVED_BACKFILL, release, release, predicted, slice=slice_, requested=requested)

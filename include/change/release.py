@@ -36,7 +36,7 @@ from include.declare.event_times import utc_text
 from include.declare.reference_tables import validate_reference_tables
 from include.declare.release_diff import release_changes
 from include.ground.errors import HeadraceError, Refused, Terminal
-from include.ground.paths import bronze_path
+from include.ground.paths import bronze_path, warehouse
 from include.ground.settings import Settings
 from include.observe.processes import is_expected, observe_stream
 from include.plans.dependants import drop_obsolete, published_versions, readable_versions
@@ -281,7 +281,7 @@ class ReleasePlan(TopicRelease[ReleaseParameters]):
         refuse_invalid_folder(settings, declared, base.contract)
         members = plan_members(settings, dataset, release_tables(declared), parameters.members, parameters.dry_run)
         predicted = predict(settings, publication)
-        request.refuse_small_disk(predicted)
+        request.refuse_small_disk(predicted, warehouse(settings))
         fresh = declared if parameters.dry_run else snapshot_dataset(settings, dataset, start, base.file_sets)
         changes = [*release_changes(base, fresh), *members.changes, *lost_columns(settings, base, fresh, members)]
         requested = _requested(settings, publication, start)
@@ -320,7 +320,7 @@ class DerivedReleasePlan(ReleaseKind[ReleaseParameters]):
         members = plan_members(settings, dataset, derived_tables(declared), parameters.members, parameters.dry_run)
         over = _chosen_sources(settings, declared, publication)
         predicted = predicted_of_sources(settings, declared, published_gold_rows(settings, publication))
-        request.refuse_small_disk(predicted)
+        request.refuse_small_disk(predicted, warehouse(settings))
         fresh = declared if parameters.dry_run else snapshot_derived(settings, dataset)
         changes = [*derived_changes(base, fresh), *members.changes, *lost_columns(settings, base, fresh, members)]
         return request.plan(

@@ -43,7 +43,7 @@ from include.ground.record_coordinates import is_file_set
 from include.ground.settings import Settings
 from include.ground.sql_quoting import sql_identifier, sql_literal
 from include.plans.plan import Applied, Plan, PlanRecord, Prediction, Published, RolledBack, SliceBuilt, Stage
-from include.read.memory_database import memory_database
+from include.read.memory_database import files_sql, memory_database
 from include.read.publication import Publication, PublishedTable, read_publication, tables_of
 from include.read.published_tables import (
     BatchOffsets,
@@ -152,9 +152,8 @@ def rows_of_files(
     """Return the result of a query over some of a table's files, which DuckDB reads; empty without files."""
     if not files:
         return []
-    paths = ", ".join(sql_literal(str(table.path / file.path)) for file in files)
-    source = f"read_parquet([{paths}], hive_partitioning = false, union_by_name = true)"
     with memory_database() as database:
+        source = files_sql(database, table.path, [file.path for file in files])
         return list(database.execute(f"select {columns} from {source} where {condition} {rest}").fetchall())
 
 
@@ -217,7 +216,7 @@ class PublishedView:
         request.refuse_conflict(slice_)
         self.refuse_inherited(slice_)
         predicted, release = _predicted(self, slice_), self.publication.release
-        request.refuse_small_disk(predicted)
+        request.refuse_small_disk(predicted, self.settings.state)
         requested += _reference_text(slice_.reference)
         return request.plan(kind, release, release, predicted, slice=slice_, requested=requested)
 

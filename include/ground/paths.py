@@ -68,6 +68,8 @@ reference_path: OfTwo = _table("{dataset}/reference/{table}")
 """Reference table `table` of a dataset, shared by all releases."""
 release_path: OfTwo = _path("warehouse/{dataset}/{release}")
 """Folder of what one release keeps on this host; its tables too, unless they lie in a store."""
+release_tables_path: OfTwo = _table("{dataset}/{release}")
+"""Folder of one release's tables."""
 silver_path: OfTwo = _table("{dataset}/{release}/silver")
 """Table `silver.<dataset>` of a release."""
 rejected_path: OfTwo = _table("{dataset}/{release}/rejected")

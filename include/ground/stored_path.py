@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from io import BytesIO
+from math import inf
 from pathlib import Path, PosixPath
-from shutil import rmtree
+from shutil import disk_usage, rmtree
 from typing import Any
 
 from include.ground.errors import Terminal
@@ -158,13 +159,44 @@ def names_in(folder: Path, after: str = "") -> list[str]:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder with its files; what cannot be removed stays, for the next clean-up to find."""
+    """Remove a folder with its files; what cannot be removed stays, for the next clean-up to find.
+
+    Logs of tables go first, their checkpoints before their commits: nobody can open a table of which a part is gone.
+    """
     if isinstance(folder, StoredPath):
         store, key = _place(folder)
         with suppress(StoreUnavailable):
-            store.delete([each.key for each in store.list(key)])
+            keys = (each.key for each in store.list(key))
+            store.delete(sorted(keys, key=lambda each: ("/_delta_log/" not in each, "checkpoint" not in each, each)))
     else:
         rmtree(folder, ignore_errors=True)
+
+
+def sizes_below(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Yield path and bytes of all files below a folder; those that are deleted meanwhile do not count."""
+    if isinstance(folder, StoredPath):
+        store, key = _place(folder)
+        yield from ((folder / each.key.removeprefix(f"{key}/"), each.size) for each in store.list(key))
+        return
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                yield (path := Path(root, name)), path.lstat().st_size
+
+
+def free_bytes(folder: Path) -> float:
+    """Return how much the disk of a folder has room for; a store has no bound."""
+    return inf if isinstance(folder, StoredPath) else disk_usage(folder).free
+
+
+def text_below(root: Path, path: Path) -> str:
+    """Return the text of a path: relative to `root`, unless it lies in a store."""
+    return str(path) if isinstance(path, StoredPath) else str(path.relative_to(root))
+
+
+def path_below(root: Path, text: str) -> Path:
+    """Return the path of which `text_below` returned the text."""
+    return path_of(text) if "://" in text else root / text
 
 
 def path_of(text: str) -> Path:

@@ -19,6 +19,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 from include.declare.derived_dataset import release_retention
@@ -33,6 +34,7 @@ from include.ground.paths import (
     patch_path,
     release_lease_path,
     release_path,
+    release_tables_path,
     removed_commits_path,
     removed_data_path,
     removed_tables_path,
@@ -40,6 +42,7 @@ from include.ground.paths import (
     warehouse,
 )
 from include.ground.settings import Settings
+from include.ground.stored_path import StoredPath, path_below, remove_tree, sizes_below, text_below
 from include.observe.ledger_rows import delete_release
 from include.observe.ledger_writer import open_writer
 from include.plans.index import note_without_data
@@ -54,7 +57,7 @@ from include.state.release_files import active_releases_file
 class EndedData:
     """A folder or file that the policy `releases`, `plans` or `removed` removes: since when it is unused, its size.
 
-    `path` is relative to the state folder; `release` has a name when it is the folder of a release's tables.
+    `path` is relative to the state folder, or an address; `release` has a name when it is that of a release's tables.
     """
 
     policy: str
@@ -82,6 +85,9 @@ def move_ended(settings: Settings, dataset: str, now: datetime, within: float = 
         found = _ended_data(settings, history, now)
         for each in found:
             if each.release:
+                if settings.stores_tables:
+                    # A store moves nothing.
+                    remove_tree(release_tables_path(settings, dataset, each.release))
                 with _rows_deleted(settings, dataset, each.release):
                     path = release_path(settings, dataset, each.release)
                     _move(path, removed_tables_path(settings, dataset) / each.release)
@@ -111,7 +117,7 @@ def delete_moved(settings: Settings, dataset: str, end: float = math.inf) -> boo
     """Delete what was moved until `end` (monotonic); return whether all of it is deleted."""
     for moved in _entries(removed_tables_path(settings, dataset)):
         # After a crash before the ledger's commit, a release has rows there and no tables.
-        if not release_path(settings, dataset, moved.name).exists():
+        if not release_tables_path(settings, dataset, moved.name).is_dir():
             with _rows_deleted(settings, dataset, moved.name):
                 pass
         if not _delete_until(moved, end):
@@ -148,7 +154,7 @@ def _ended_data(settings: Settings, history: _PlanHistory, now: datetime) -> lis
     releases = _ended_releases(records)
     found = []
     for name, ended in sorted(releases.items()):
-        path = release_path(settings, dataset, name)
+        path = release_tables_path(settings, dataset, name)
         unused = name not in kept and is_lease_free(settings, release_lease_path(settings, dataset, name))
         if unused and now - ended > retention.releases and path.is_dir():
             found.append(_ended(settings, "releases", path, ended, name))
@@ -156,7 +162,7 @@ def _ended_data(settings: Settings, history: _PlanHistory, now: datetime) -> lis
     for path in _entries(snapshots_path(settings, dataset)):
         ended = releases.get(path.name) or datetime.fromtimestamp(path.stat().st_ctime, UTC)
         unused = path.name not in kept and (
-            path.name in removed or not release_path(settings, dataset, path.name).exists()
+            path.name in removed or not release_tables_path(settings, dataset, path.name).is_dir()
         )
         if unused and now - ended > retention.releases:
             found.append(_ended(settings, "releases", path, ended))
@@ -174,9 +180,9 @@ def _without_data(settings: Settings, history: _PlanHistory, now: datetime) -> I
     for record in history.records:
         if record.is_over and now - _ended_at(record) > retention:
             released = [(part.plan.dataset, name) for part in record.parts for name in _released(part)]
-            tables = (release_path(settings, dataset, name) for dataset, name in released)
-            snapshots = (snapshots_path(settings, dataset) / name for dataset, name in released)
-            if not any(path.exists() for path in (*tables, *snapshots, *_data_of(settings, record, ()))):
+            folders = [release_tables_path(settings, dataset, name) for dataset, name in released]
+            folders += [snapshots_path(settings, dataset) / name for dataset, name in released]
+            if not any(path.is_dir() for path in folders) and not any(map(Path.exists, _data_of(settings, record, ()))):
                 yield record.plan.id
 
 
@@ -224,9 +230,8 @@ def _ended_at(record: PlanRecord) -> datetime:
 
 
 def _ended(settings: Settings, policy: str, path: Path, ended: datetime, release: str = "") -> EndedData:
-    files = (file for file in (path, *path.rglob("*")) if file.is_file())
-    size = sum(file.stat().st_size for file in files)
-    return EndedData(policy, path.relative_to(settings.state).as_posix(), ended, size, release)
+    size = path.stat().st_size if path.is_file() else sum(size for _, size in sizes_below(path))
+    return EndedData(policy, text_below(settings.state, path), ended, size, release)
 
 
 @contextmanager
@@ -240,7 +245,8 @@ def _rows_deleted(settings: Settings, dataset: str, release: str) -> Iterator[No
 def _move(path: Path, moved: Path) -> None:
     _delete_until(moved, math.inf)
     moved.parent.mkdir(parents=True, exist_ok=True)
-    path.rename(moved)
+    if path.exists():
+        path.rename(moved)
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -304,7 +310,8 @@ def disk_use(settings: Settings, dataset: str | None = None) -> list[PartUse]:
     ended = set(_ended_paths(settings))
     found: dict[StoragePart, PartUse] = {}
     active: dict[StoragePart, dict[str, int]] = {}
-    for path, size in _files(settings.state):
+    stored = sizes_below(warehouse(settings)) if settings.stores_tables else ()
+    for path, size in chain(sizes_below(settings.state), stored):
         part = _part_of(settings, path)
         if dataset not in (None, part.dataset):
             continue
@@ -336,26 +343,17 @@ def _ended_paths(settings: Settings) -> Iterator[Path]:
     for dataset in [path.parent.name for path in local_warehouse(settings).glob("*/publication.json")]:
         yield from (removed_tables_path(settings, dataset), removed_data_path(settings, dataset))
         with suppress(HeadraceError):
-            yield from (settings.state / each.path for each in ended_data(settings, dataset, datetime.now(UTC)))
+            yield from (
+                path_below(settings.state, each.path) for each in ended_data(settings, dataset, datetime.now(UTC))
+            )
 
 
 def _names(use: PartUse) -> tuple[str, str]:
     return use.part.release, use.part.name
 
 
-def _files(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Yield path and bytes of all files below a folder; those that are deleted meanwhile do not count."""
-    for root, _, names in os.walk(folder):
-        for name in names:
-            path = Path(root, name)
-            try:
-                yield path, path.lstat().st_size
-            except FileNotFoundError:
-                continue
-
-
 def _part_of(settings: Settings, path: Path) -> StoragePart:
-    root = local_warehouse(settings)
+    root = warehouse(settings) if isinstance(path, StoredPath) else local_warehouse(settings)
     if not path.is_relative_to(root):
         return _outside_warehouse(path.relative_to(settings.state).parts)
     dataset, *rest = path.relative_to(root).parts

@@ -6,6 +6,7 @@ process that opens a database removes the folder.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from os import getpid
@@ -17,7 +18,7 @@ from include.ground.durable_files import new_process_folder
 from include.ground.paths import spill_path
 from include.ground.settings import load_settings
 from include.ground.sql_quoting import sql_identifier, sql_literal
-from include.ground.stored_path import StoredPath
+from include.ground.stored_path import StoredPath, arrow_files
 
 MEMORY = "2GB"
 
@@ -77,8 +78,7 @@ def rows_sql(connection: Any, folder: Path, dataset: Any) -> str:
     if not dataset.files:
         return nothing
     if isinstance(folder, StoredPath):
-        connection.register(name := f"stored_{uuid4().hex}", dataset)
-        return f"select * from {name}"
+        return f"select * from {_registered(connection, dataset)}"
     files = ", ".join(sql_literal(str(folder / file)) for file in dataset.files)
     # The partition column is in the paths only.
     read = f"read_parquet([{files}], union_by_name = true, hive_partitioning = true, hive_types_autocast = false)"
@@ -87,3 +87,22 @@ def rows_sql(connection: Any, folder: Path, dataset: Any) -> str:
         f"cast({column} as {kind}) as {column}" for name, kind, *_ in types for column in [sql_identifier(name)]
     )
     return f"select {own} from ({nothing} union all by name select * from {read})"
+
+
+def files_sql(connection: Any, folder: Path, files: Sequence[str]) -> str:
+    """Return the SQL source of one or more Parquet files of a table as they are; a column that one lacks is null."""
+    if not isinstance(folder, StoredPath):
+        names = ", ".join(sql_literal(str(folder / file)) for file in files)
+        return f"read_parquet([{names}], hive_partitioning = false, union_by_name = true)"
+    import pyarrow as pa
+    import pyarrow.dataset as pd
+
+    opened = pd.dataset(list(files), format="parquet", filesystem=arrow_files(folder))
+    schemas = [fragment.physical_schema for fragment in opened.get_fragments()]
+    return _registered(connection, opened.replace_schema(pa.unify_schemas(schemas, promote_options="permissive")))
+
+
+def _registered(connection: Any, dataset: Any) -> str:
+    """Return the name by which a connection knows an Arrow dataset."""
+    connection.register(name := f"stored_{uuid4().hex}", dataset)
+    return name

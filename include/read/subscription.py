@@ -18,7 +18,7 @@ from include.ground.errors import Terminal
 from include.ground.record_coordinates import RECORD
 from include.ground.settings import Settings, load_settings
 from include.ground.sql_quoting import sql_identifier
-from include.ground.stored_path import arrow_files
+from include.ground.stored_path import arrow_files, path_below, text_below
 from include.read.memory_database import memory_database
 from include.read.publication import PublishedTable
 from include.read.published_sql import open_query, tables_mentioned
@@ -83,7 +83,7 @@ def subscribe(
     last = _parsed(table, token) if token else None
     while not stop():
         now = pinned(chosen).table(table)
-        current = Token(table, str(now.path.relative_to(chosen.state)), now.version, now.release, now.batch)
+        current = Token(table, text_below(chosen.state, now.path), now.version, now.release, now.batch)
         if current == last:
             sleep(POLL_SECONDS)
             continue
@@ -106,7 +106,7 @@ def _changed(settings: Settings, last: Token | None, now: PublishedTable) -> tup
     if last is None:
         whole = open_dataset(now)
         return _difference(whole, whole.schema.empty_table())
-    path = settings.state / last.path
+    path = path_below(settings.state, last.path)
     try:
         if path == now.path and last.version <= now.version:
             return _changed_in_files(now, file_changes(path, last.version, now.version))

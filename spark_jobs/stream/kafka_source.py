@@ -18,6 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from include.declare.dataset import Dataset, snapshot_dataset
 from include.declare.reference_tables import create_reference_tables
+from include.ground.delta_log import has_commit
 from include.ground.errors import HeadraceError, Terminal, Transient
 from include.ground.kafka import KafkaRefused, TopicMissing, ensure_topic, log_end_offsets, topic_concerns
 from include.ground.paths import checkpoint_path
@@ -120,14 +121,14 @@ class IngestSupervisor:
         self.has_ended = False
 
     def restart_ended(self) -> None:
-        """Start an ended query again, once its pause is over and the broker answers with the topic that bronze has.
+        """Start an ended query again, once its pause is over, bronze can be read, and the broker has its topic.
 
         Raises Terminal (`ingest-failed`, or the query's own), TopicReplaced, TablesDisagree, or RecordsReplaced. Refine
         continues meanwhile.
         """
         if not self.has_ended and not self.query.isActive:
             self._note_end()
-        if self.has_ended and not self.back_off.is_pausing and self._topic_answers():
+        if self.has_ended and not self.back_off.is_pausing and self._can_start():
             self.start(bootstrap_servers(self.ingest.settings))
             self.reporter.report("running")
 
@@ -185,13 +186,15 @@ class IngestSupervisor:
         self.failures = 0
         self.back_off.end()
 
-    def _topic_answers(self) -> bool:
-        """Wait for an unreachable broker or a missing topic without limit; neither counts as a failure of ingest.
+    def _can_start(self) -> bool:
+        """Wait for a store, broker or topic that is away, without limit; none counts as a failure of ingest.
 
-        Either may return with another topic, or without its newest records.
+        A broker or topic may return as another topic, or without its newest records.
         """
         ingest = self.ingest
         try:
+            # A store that does not answer raises StoreUnavailable.
+            has_commit(ingest.bronze.spec.path, ingest.bronze.version)
             bootstrap = bootstrap_servers(ingest.settings)
             log_end_offsets(bootstrap, ingest.generation.topic, timeout=2.0)
             refuse_changed_topic(ingest.dataset, ingest.bronze, ingest.generation, bootstrap)

@@ -328,9 +328,9 @@ def test_plan_larger_than_the_free_disk_is_refused(settings: Settings) -> None:
     free = shutil.disk_usage(settings.state).free
     fits = replace(plan(settings).predicted, bytes=free // 4)
     request = Request(settings, "flights", ReleaseParameters(), "ann", NOON)
-    request.refuse_small_disk(fits)
+    request.refuse_small_disk(fits, settings.state)
     with raises(Transient, "disk-too-small", match="GB are free"):
-        request.refuse_small_disk(replace(fits, bytes=free))
+        request.refuse_small_disk(replace(fits, bytes=free), settings.state)
 
 
 def test_release_from_a_batch_has_its_own_id(settings: Settings) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from plan_samples import plan_at, publication
 from pyspark.sql.types import LongType, StringType, StructType
 from stored_site import create_bucket, endpoint_of, running_store, stored_settings
 
+from include.declare.dataset import snapshot_dataset
 from include.ground.delta_log import (
     LOG,
     commits,
@@ -24,10 +26,25 @@ from include.ground.delta_log import (
     open_delta,
     transaction_version,
 )
-from include.ground.object_store import StoreUnavailable
-from include.ground.paths import bronze_path, gold_path, publication_path, table_path, warehouse
+from include.ground.object_store import ObjectStore, StoreUnavailable
+from include.ground.paths import bronze_path, gold_path, publication_path, silver_path, table_path, warehouse
 from include.ground.settings import InvalidSetting, Settings
-from include.ground.stored_path import NotOnThisHost, StoredPath, arrow_source, names_in
+from include.ground.stored_path import (
+    NotOnThisHost,
+    StoredPath,
+    arrow_sink,
+    arrow_source,
+    free_bytes,
+    names_in,
+    path_below,
+    remove_tree,
+    text_below,
+)
+from include.observe.ended_plans import delete_moved, disk_use, move_ended
+from include.plans.plan import Stage
+from include.read.memory_database import files_sql, memory_database
+from include.read.publication import publish
+from spark_jobs.backends.local.arrow_files import rows_in_files
 from spark_jobs.tables.commit_log import VersionTaken, checkpoint_versions, put_commit
 from spark_jobs.tables.data_files import TableSpec, written_file
 from spark_jobs.tables.delta_table import OwnershipLost, Table
@@ -167,3 +184,53 @@ def test_a_file_in_a_store_is_known_by_its_footer_and_found_when_it_is_obsolete(
 def test_tables_in_a_store_need_the_backend_spark(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match="HEADRACE_BACKEND=spark"):
         stored_settings(tmp_path, "", "tables", "s3a", backend="local")
+
+
+def test_duckdb_reads_files_of_a_store_as_those_of_a_folder(settings: Settings, tmp_path: Path) -> None:
+    for folder in (bronze_path(settings, "small"), tmp_path):
+        for name, rows in {"a.parquet": {"n": [1]}, "b.parquet": {"n": [2], "more": ["x"]}}.items():
+            with arrow_sink(folder / name) as sink:
+                pq.write_table(pa.table(rows), sink)
+        with memory_database() as database:
+            found = database.execute(f"select n, more from {files_sql(database, folder, ['a.parquet', 'b.parquet'])}")
+            assert sorted(found.fetchall()) == [(1, None), (2, "x")]
+        assert rows_in_files([folder / "a.parquet", folder / "b.parquet"]) == 2
+
+
+def test_the_text_of_a_path_is_relative_to_a_folder_unless_it_lies_in_a_store(settings: Settings) -> None:
+    for path in (bronze_path(settings, "small"), settings.state / "analyses" / "a" / "table"):
+        assert path_below(settings.state, text_below(settings.state, path)) == path
+    assert text_below(settings.state, bronze_path(settings, "small")) == f"{settings.warehouse}/small/bronze"
+
+
+def test_a_store_has_no_disk_that_a_plan_could_fill(settings: Settings) -> None:
+    settings.state.mkdir()
+    assert free_bytes(bronze_path(settings, "small")) > free_bytes(settings.state)
+
+
+def test_tables_of_an_ended_release_are_counted_and_deleted(settings: Settings) -> None:
+    publish(settings, publication(snapshot_dataset(settings, "flights").release))
+    kept, ended = (silver_path(settings, "flights", release) / "part.parquet" for release in ("aaa", "bbb"))
+    for file in (kept, ended, ended.parent / LOG / "0.json"):
+        file.write_bytes(b"12345")
+    plan_at(settings, Stage.CANCELLED)
+    later = datetime.now(UTC) + timedelta(days=8)
+    (removed,) = move_ended(settings, "flights", later)
+    assert (removed.path, removed.bytes) == (f"{settings.warehouse}/flights/bbb", 10)
+    assert delete_moved(settings, "flights")
+    assert (kept.exists(), ended.parents[1].is_dir()) == (True, False)
+    assert move_ended(settings, "flights", later) == []
+    use = {(each.part.release, each.part.name): each.total for each in disk_use(settings)}
+    assert use["aaa", "silver.flights"] == 5
+
+
+def test_of_a_folder_that_is_deleted_logs_go_first(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = silver_path(settings, "small", "r1")
+    logged = [f"{LOG}/{name}" for name in ("5.checkpoint.parquet", "_last_checkpoint", "0.json")]
+    expected = [*logged, "_date=1/a.parquet", "b.parquet"]
+    for name in expected:
+        (folder / name).write_bytes(b"1")
+    deleted = list[str]()
+    monkeypatch.setattr(ObjectStore, "delete", lambda _, keys: deleted.extend(keys))
+    remove_tree(folder)
+    assert [key.removeprefix("small/r1/silver/") for key in deleted] == expected

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
+from include.ground.stored_path import arrow_source
 from spark_jobs.contract.java_function import shared_instance
 from spark_jobs.tables.data_files import ROWS_PER_GROUP, Bounds
 
@@ -93,7 +94,9 @@ def no_rows_of_file(file: Path, names: Sequence[str]) -> pa.RecordBatch:
 
 def rows_in_files(files: Iterable[Path]) -> int:
     """Return the row count of files, from the footers."""
-    return sum((_opened if file.suffix == SUFFIX else pq.read_metadata)(file).num_rows for file in files)
+    return sum(
+        (_opened(file) if file.suffix == SUFFIX else pq.read_metadata(arrow_source(file))).num_rows for file in files
+    )
 
 
 def rows_in_folder(folder: Path) -> int:
