@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 LOCATION = re.compile(r"s3a?://(?P<bucket>[a-z0-9][a-z0-9.-]+)(?:/(?P<prefix>.*?))?/?")
 REQUEST_SECONDS = 30.0
 """Limit of one attempt of a request; a file is sent in parts of 5 MB, one request each."""
+RETRIES = 3
 DELETED_AT_ONCE = 1000
 
 
@@ -209,11 +210,14 @@ def _connected(location: str, endpoint: str, region: str, key_id: str, secret: s
         found["bucket"],
         prefix=found["prefix"] or None,
         client_options={"allow_http": is_plain, "timeout": within},
-        retry_config={"max_retries": 3, "retry_timeout": within},
+        retry_config={"max_retries": RETRIES, "retry_timeout": within},
         **config,
     )
     options = {f"aws_{name}": value for name, value in access.items()}
     options |= {"conditional_put": "etag", "aws_allow_http": str(is_plain).lower()}
+    # By default delta-rs would wait for three minutes.
+    seconds = f"{REQUEST_SECONDS:.0f}s"
+    options |= {"timeout": seconds, "retry_timeout": seconds, "max_retries": str(RETRIES)}
     return ObjectStore(location.rstrip("/"), client, options)
 
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 from polling_reader import PollingReader
 from recovery_site import Driver, Site, wait_until
 
+from include.ground.delta_log import open_delta
 from include.ground.kafka import delete_records_before, log_start_offsets
 from include.ground.paths import verified_path, warehouse
 from include.read.publication import read_publication, tables_of
@@ -35,7 +35,7 @@ def run(site: Site, *words: str, **more: str) -> dict[str, Any]:
 def delete_rows(site: Site, table: str, where: str) -> None:
     """Delete rows of a table by hand."""
     tables_before = tables_of(site.settings, read_publication(site.settings, site.dataset))
-    DeltaTable(str(tables_before[table].path)).delete(where)
+    open_delta(tables_before[table].path).delete(where)
 
 
 def expire_records(site: Site, partition: int, before: int) -> None:

@@ -6,12 +6,15 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 from preflight_scene import Scene, open_scene, record_of
+from stored_site import stored_settings
 
 from include.ground.errors import Terminal
 from include.ground.kafka import BrokerUnreachable, TopicMissing
+from include.ground.paths import bronze_path
 from include.ground.settings import Settings
 from spark_jobs.stream import kafka_source
 from spark_jobs.stream.ingest import Ingest
@@ -121,6 +124,18 @@ def test_outage_is_waited_for(restarts: Restarts) -> None:
     restarts.errors = [BrokerUnreachable("broker")] * (MAX_FAILURES + 2)
     while restarts.errors:
         assert restarts.restart() == 0
+    assert restarts.restart() == 1
+
+
+def test_store_of_the_tables_that_is_away_is_waited_for(restarts: Restarts, tmp_path: Path) -> None:
+    supervisor, stored = restarts.supervisor, stored_settings(tmp_path, "http://127.0.0.1:9", "nowhere", "s3a")
+    here, supervisor.failures = supervisor.ingest.bronze.spec, MAX_FAILURES - 1
+    supervisor.ingest.bronze.spec = replace(here, path=bronze_path(stored, "flights"))
+    supervisor.restart_ended()
+    supervisor.back_off.ends_at = 0.0
+    supervisor.restart_ended()
+    assert (restarts.started, supervisor.failures) == (0, 0)
+    supervisor.ingest.bronze.spec = here
     assert restarts.restart() == 1
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +17,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 from stored_site import create_bucket, endpoint_of, running_store, stored_settings
 
 from include.declare.dataset import snapshot_dataset
+from include.ground import object_store
 from include.ground.delta_log import (
     LOG,
     commits,
@@ -132,6 +135,16 @@ def test_a_store_that_does_not_answer_is_not_a_table_that_is_missing(tmp_path: P
     for use in (StoredPath.exists, latest_version, log_versions):
         with pytest.raises(StoreUnavailable):
             use(bronze_path(settings, "small"))  # type: ignore[operator]
+
+
+def test_delta_rs_waits_no_longer_than_other_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store, "REQUEST_SECONDS", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        settings = stored_settings(tmp_path, f"http://127.0.0.1:{silent.getsockname()[1]}", "silent", "s3a")
+        begun = time.monotonic()
+        with pytest.raises(OSError, match="timed out"):
+            open_delta(bronze_path(settings, "small"))
+    assert time.monotonic() - begun < 20
 
 
 def test_a_log_in_a_store_reads_as_a_local_one(spec: TableSpec) -> None:
