@@ -17,6 +17,7 @@ from decimal import Decimal
 from enum import StrEnum
 from itertools import combinations
 from typing import Any
+from unicodedata import combining, normalize
 
 from include.declare.column_type import MAX_PRECISION, ColumnType, Profile
 from include.declare.contract import joined_path
@@ -24,6 +25,7 @@ from include.declare.contract_columns import POINTED
 from include.declare.contract_types import COLUMN_TYPES, default_type
 from include.declare.portable_regex import DEFAULT_STRING_BYTES
 from include.declare.sample_records import Fields, RecordSample, is_day, is_local, is_zoned, moment
+from include.declare.sql_checks import is_column
 from include.declare.yaml_declarations import NAME
 from include.ground.record_coordinates import POSITION
 
@@ -120,7 +122,7 @@ def inferred_fields(
     for member in dict.fromkeys(member for record in records for member in record):
         values = [record[member] for record in records if record.get(member) is not None]
         if why := _reason_left_out(member, found, values):
-            left_out[joined_path((*path, member)) if path else member] = why
+            left_out[joined_path((*path, member)) if path else member or '""'] = why
             continue
         required = len(values) == len(records)
         own = InferredField(column_name(member), (*path, member), "", required, 0)
@@ -131,9 +133,13 @@ def inferred_fields(
     return found, left_out
 
 
+WORD_ENDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z](?!s(?![a-z]))[a-z])|[^A-Za-z0-9_]+")
+"""Between two words of a name; `IDs` is one."""
+
+
 def column_name(member: str) -> str:
     """Return the column's name for a field of the records: `clientIp` and `client-ip` become `client_ip`."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9_]+", "_", member)
+    words = WORD_ENDS.sub("_", "".join(sign for sign in normalize("NFKD", member) if not combining(sign)))
     found = words.lower().lstrip("_")
     return found if member.endswith("_") else found.rstrip("_")
 
@@ -142,10 +148,11 @@ def _reason_left_out(member: str, found: Sequence[InferredField], values: Sequen
     kinds, name = {_kind(value) for value in values}, column_name(member)
     if not POINTED.fullmatch(member) or not NAME.fullmatch(name):
         return "is not a name of a column: letters, digits, _ and -, beginning with a letter"
+    if other := next((field for field in found if field.path[-1].lower() == member.lower()), None):
+        also = ", so each record with both is rejected (duplicate_key)" if len(other.path) == 1 else ""
+        return f"differs from {other.member} by case alone{also}"
     if name in {field.name for field in found}:
         return f"would be the second column {name}"
-    if other := next((field.path[-1] for field in found if field.path[-1].lower() == member.lower()), None):
-        return f"differs from {other} by case alone"
     if not kinds:
         return "is null in every record"
     if kinds & {"list", "object"}:
@@ -338,7 +345,8 @@ def inferred_dataset(name: str, topic: str, sample: RecordSample, now: datetime)
     time = _time(fields)
     identity, reason = _identity(sample, name, fields)
     free = [field for field in fields if field.name not in identity and not field.is_time]
-    group = _group(free, len(sample.fields))
+    # The first gold table counts `records`.
+    group = _group([each for each in free if is_column(each.name) and each.name != "records"], len(sample.fields))
     chosen = [field for field in fields if field in (time, group) or field.name in identity]
     columns = list(_with_ahead(_with_columns(tree, chosen), time, sample.fields))
     return InferredDataset(
@@ -427,7 +435,7 @@ def likely_keys(name: str, fields: Sequence[InferredField]) -> Iterator[tuple[In
     """Yield possible identities, the most likely first: one field, then a field and a time, then two fields."""
     fit = [field for field in fields if field.required and field.type != "boolean" and not field.scale]
     plain = [field for field in fit if not field.is_time]
-    named = [f"{name}_id", f"{name.removesuffix('s')}_id", "event_id", "record_id", "id", "uuid"]
+    named = [f"{name}_id", f"{name.removesuffix('s')}_id", "event_id", "message_id", "record_id", "id", "uuid"]
     ranked = sorted(plain, key=lambda f: (named.index(f.name) if f.name in named else 99, *_unlikely(f, ID_NAME)))
     texts = [field for field in ranked if field.type == "string" and field.distinct >= LEAST_DIFFERENT]
     yield from ((field,) for field in ranked if ID_NAME.search(field.name) or field in texts)

@@ -22,6 +22,7 @@ from include.declare.inferred_dataset import (
     value_at,
 )
 from include.declare.sample_records import RecordSample
+from include.declare.sql_checks import is_column
 from include.declare.yaml_declarations import NAME, NAME_RULE
 from include.ground.errors import Terminal
 from include.ground.render_template import render_text
@@ -52,7 +53,7 @@ def contract_text(dataset: InferredDataset) -> str:
 def pipeline_text(dataset: InferredDataset) -> str:
     """Return pipeline.yaml."""
     if isinstance(dataset, InferredChanges):
-        columns = ", ".join(f"{_key(name)}: {_key(name)}" for name in dataset.kept)
+        columns = ", ".join(f"{_key(name)}: {_expression(name)}" for name in dataset.kept)
         return _text("changes.yaml", dataset, columns=f"{{{columns}}}")
     converted = f", which silver.py makes of {dataset.time.name}" if dataset.event_time != dataset.time.name else ""
     own = "The time at which Kafka got the record" if dataset.time is KAFKA_TIME else "The record's own time"
@@ -80,6 +81,7 @@ def _text(file: str, dataset: InferredDataset, **values: object) -> str:
         **values,
         dataset=dataset,
         key=_key,
+        expression=_expression,
         keys=lambda names: ", ".join(map(_key, names)),
         quoted=json.dumps,
         comment=_comment,
@@ -171,6 +173,11 @@ def _text_rule(field: InferredField, is_key: bool) -> str:
 def _key(name: str) -> str:
     """Return a name as YAML reads it back: `on` and `null` need quotes."""
     return name if yaml.safe_load(name) == name else json.dumps(name)
+
+
+def _expression(name: str) -> str:
+    """Return a column as an SQL expression in YAML."""
+    return _key(name) if is_column(name) else json.dumps(f"`{name}`")
 
 
 def _comment(text: str) -> str:

@@ -318,6 +318,14 @@ def _parsed(sql: str, what: str) -> list[Any]:
         raise NotSql(f"is not {what}: {_reason(error)}, is {shown(sql)}", int(line or 1)) from error
 
 
+def is_column(name: str) -> bool:
+    """Return whether Spark's SQL reads a name as a column, without quotes: not `from`, `null` or `values`."""
+    try:
+        return isinstance(parsed_expression(name), exp.Column)
+    except NotSql:
+        return False
+
+
 def row_faults(tree: Any) -> Iterator[str]:
     """Yield why an expression needs more than one row."""
     if nested := next(tree.find_all(exp.AggFunc, exp.Window, exp.Query), None):

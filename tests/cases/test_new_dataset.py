@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from stock_changes import POSTGRES, stock_changes
+from stock_changes import POSTGRES, Row, stock_changes
 
 from include.declare.dataset import declared_dataset, expected_case
 from include.declare.inferred_changes import inferred_changes
@@ -28,6 +28,7 @@ SAMPLES: dict[str, list[dict[str, Any]]] = {
             "shop": "ab"[n % 2],
             "paid": n / 4,
             "new": n > 9,
+            "from": n,
         }
         for n in range(40)
     ],
@@ -64,9 +65,14 @@ def test_inferred_folder_accepts_its_sample_and_its_case_holds(spark: SparkSessi
     assert sum(row["records"] for row in rows) == len(records)
 
 
+def with_desc(change: Row) -> Row:
+    """A change of a row with a column that is named by a word of SQL."""
+    return change | {side: row | {"desc": "x"} for side in ("before", "after") if (row := change[side])}
+
+
 def test_folder_inferred_from_changes_has_the_rows_as_they_are_now(spark: SparkSession, tmp_path: Path) -> None:
     settings = Settings(state=tmp_path / "state", datasets=tmp_path / "datasets")
-    records = [json.dumps(change).encode() for change in stock_changes(POSTGRES, "lsn")]
+    records = [json.dumps(with_desc(change)).encode() for change in stock_changes(POSTGRES, "lsn")]
     sample = record_sample("sample", records)
     folder = write_folder(settings, inferred_changes("stock", "stock", sample, NOW), sample)
     whole = tmp_path / "whole.jsonl"
@@ -75,8 +81,8 @@ def test_folder_inferred_from_changes_has_the_rows_as_they_are_now(spark: SparkS
     found = tried(spark, settings, dataset, whole, NOW)
     assert (found["accepted"], found["rejected"]) == (len(records), [])
     rows = found["gold"]["gold.stock_rows"]["first"]
-    assert [(row["shop"], row["item_no"], row["left"]) for row in rows] == [
-        (shop, item, 4) for shop in ("north", "south") for item in range(10)
+    assert [(row["shop"], row["item_no"], row["left"], row["desc"]) for row in rows] == [
+        (shop, item, 4, "x") for shop in ("north", "south") for item in range(10)
     ]
     versions = found["gold"]["gold.stock_versions"]
     assert versions["rows"] == 80, "each of 20 rows was created twice and changed twice"

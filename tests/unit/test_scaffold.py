@@ -157,6 +157,7 @@ def test_form_of_a_time_is_recognised(name: str, value: Any, form: TimeForm) -> 
         ('a"b', 1, "not a name of a column"),
         ("order-id", 1, "second column order_id"),
         ("sHop", 1, "differs from shop by case alone"),
+        ("SHOP", 1, "differs from shop by case alone"),
         ("void", None, "null in every record"),
         ("mixed", lambda n: n if n % 2 else "x", "several types"),
         ("mixed", lambda n: n if n % 2 else True, "several types"),
@@ -189,6 +190,13 @@ def test_few_records_make_no_text_an_identity_that_is_not_named_like_one() -> No
     actions = inferred(orders(4, order_id="same", action=lambda n: f"a{n}", amount=1))
     assert actions.identity == ("order_id", "placed_at")
     assert inferred(orders(20, order_id="same", action=lambda n: f"a{n}", amount=1)).identity == ("action",)
+
+
+@pytest.mark.parametrize(
+    ("member", "column"), [("über", "uber"), ("prénom_Usuel", "prenom_usuel"), ("sourceIPs", "source_ips")]
+)
+def test_letters_lose_their_marks_and_a_plural_is_one_word(member: str, column: str) -> None:
+    assert column_name(member) == column
 
 
 def test_names_in_camel_case_become_columns() -> None:
@@ -301,6 +309,15 @@ def test_written_folder_has_no_problem(tmp_path: Path, name: str) -> None:
     case = expected_case(written / "cases" / "sample.jsonl")
     assert case is not None
     assert sorted(set(sum(case.rejected.values(), []))) == ["duplicate", "missing_id"]
+
+
+@pytest.mark.parametrize("name", ["from", "values", "desc", "null", "current_date", "records", "when"])
+@pytest.mark.parametrize("value", [lambda n: n + 0.5, lambda n: "ab"[n % 2]], ids=["number", "text"])
+def test_field_whose_name_is_a_word_of_sql_makes_no_problem(tmp_path: Path, name: str, value: Any) -> None:
+    settings = Settings(state=tmp_path / "state", datasets=tmp_path / "datasets")
+    found = sample([{key: each[key] for key in ("order_id", "placed_at", name)} for each in orders(**{name: value})])
+    write_folder(settings, inferred_dataset("orders", "orders", found, NOW), found)
+    assert dataset_problems(settings, "orders") == []
 
 
 def test_existing_folder_is_never_written_over(tmp_path: Path) -> None:
