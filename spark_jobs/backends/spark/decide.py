@@ -75,11 +75,9 @@ class SparkRun:
     held: Sequence[DataFrame] = ()
 
     def commit_silver(self, transaction: Transaction, metadata: Metadata) -> None:
-        """Commit the accepted rows."""
         own(self.writer.silver).append(self.accepted, transaction, metadata)
 
     def commit_rejected(self, transaction: Transaction, metadata: Metadata) -> None:
-        """Commit the rejected rows."""
         own(self.writer.rejected).append(self.rejected, transaction, metadata)
 
     def release(self) -> None:

@@ -51,24 +51,19 @@ class SparkSql:
         self._session.conf.set("spark.sql.ansi.doubleQuotedIdentifiers", "true")
 
     def view_files(self, name: str, files: Sequence[Path], schema: StructType) -> None:
-        """Create a view of these files with the columns of `schema`; an empty one without files."""
         read_files(self._session, schema, files).createOrReplaceTempView(name)
 
     def view_folder(self, name: str, folder: Path, schema: StructType) -> None:
-        """Create a view of a folder's files."""
         read_folder(self._session, folder, schema).createOrReplaceTempView(name)
 
     def view_table(self, name: str, table: Table, files: Sequence[DataFile]) -> None:
-        """Create a view of some of a table's files."""
         table.read(self._session, files).createOrReplaceTempView(name)
 
     def view_places(self, name: str, places: Sequence[Position]) -> None:
-        """Create a view with the columns `partition` and `offset`."""
         rows = self._session.createDataFrame(list(places), "partition int, offset long")
         rows.createOrReplaceTempView(name)
 
     def view_query(self, name: str, sql: str) -> None:
-        """Create a view of a query."""
         self._session.sql(sql).createOrReplaceTempView(name)
 
     def view_candidates(self, name: str, writer: SilverTables, given: Sequence[Path]) -> None:
@@ -106,11 +101,9 @@ class SparkSql:
     save_records = save
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """Return all rows of a query with a small result."""
         return [tuple(row) for row in figures(self._session.sql(sql))]
 
     def count(self, sql: str) -> int:
-        """Return the row count of a query."""
         return int(self.rows(f"select count(*) from ({sql})")[0][0])
 
 
@@ -127,7 +120,6 @@ class SparkBackend:
         require_delta(self.spark)
 
     def open_table(self, spec: TableSpec, version: int | None = None) -> Table:
-        """Open or create a table."""
         return SparkTable(spec, version)
 
     def ingest(
@@ -137,11 +129,9 @@ class SparkBackend:
         batch: BronzeBatch,
         validate_source: Callable[[], object] = lambda: None,
     ) -> Sequence[DataFile]:
-        """Commit a batch of bronze."""
         return ingest(own(table), records, batch, validate_source)
 
     def loaded_rows(self, settings: Settings, files: FileSet, start: int, bounds: tuple[int, int]) -> LoadedBatches:
-        """Have executors read the files."""
         return loaded_rows(self.spark, settings, files, start, bounds)
 
     def begin_opening(self, dataset: Dataset) -> Callable[[SilverTables], None]:
@@ -164,22 +154,18 @@ class SparkBackend:
     def decide(
         self, writer: SilverTables, run: RefineRun, following: NextRun | None = None, *, is_committed: bool = False
     ) -> DecidedRun:
-        """Decide a run."""
         return decide(writer, run, is_committed=is_committed)
 
     def validate(
         self, writer: SilverTables, records: Sequence[Path], batches: tuple[int, int], folder: Path, until: int
     ) -> ValidatedFiles:
-        """Validate by executors."""
         return validate(writer, records, batches, folder, until)
 
     def merge(self, commit: GoldCommit, decided: DecidedRun | None = None) -> None:
-        """Merge an update into a gold table."""
         merge(commit)
 
     @contextmanager
     def sql(self) -> Iterator[SparkSql]:
-        """Open a session of Spark's SQL."""
         yield SparkSql(self.spark)
 
     def replace(
@@ -200,13 +186,11 @@ class SparkBackend:
     def replace_grains(
         self, target: GoldTable, replaced: ReplacedGrains, transaction: Transaction, metadata: Metadata
     ) -> None:
-        """Replace rows of gold in one MERGE."""
         replace_grains(target, replaced, transaction, metadata)
 
     def expire(
         self, table: Table, before: int, order: Sequence[str], transaction: Transaction, metadata: Metadata
     ) -> None:
-        """Delete the rows of batches before `before`."""
         session, expired = self.spark.newSession(), f"_batch_id < {before}"
         there = table.read(session, table.batch_files(0, before - 1)).where(expired).count()
         if there != metadata["rows_removed"]:
