@@ -210,17 +210,12 @@ def contract_changes(base: Contract, fresh: Contract) -> list[ContractChange]:
     return sorted(found, key=lambda change: -KINDS.index(change.kind))
 
 
-def most_severe(changes: Iterable[ContractChange]) -> str | None:
-    """Return the kind of the most severe change; None without one."""
-    return max((change.kind for change in changes), key=KINDS.index, default=None)
-
-
 def required_version(base: Contract, changes: Iterable[ContractChange]) -> str | None:
     """Return the least version that expresses the severity of the changes; None where the version is no `1.2.3`.
 
     Breaking: the first number; additive: the second; compatible: the third.
     """
-    found, kind = VERSION.match(base.version), most_severe(changes)
+    found, kind = VERSION.match(base.version), max((change.kind for change in changes), key=KINDS.index, default=None)
     if found is None:
         return None
     major, minor, patch = map(int, found.groups())

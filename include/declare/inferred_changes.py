@@ -114,7 +114,7 @@ def inferred_changes(name: str, topic: str, sample: RecordSample, now: datetime)
     changes = [_change(record) for record in sample.fields]
     rows = [row for change in changes if (row := _row(change))]
     fields, left_out = inferred_fields(rows, now)
-    fields = [_beside_envelope(field) for field in fields]
+    fields = [replace(field, name=f"row_{field.name}") if field.name in ADDED else field for field in fields]
     keys = _keys(name, changes, fields)
     if not keys:
         raise SampleUnusable(sample.origin, "no field of the rows may be their key, which each row has")
@@ -139,11 +139,6 @@ def inferred_changes(name: str, topic: str, sample: RecordSample, now: datetime)
         order=order,
         row=(*(["payload"] if "payload" in sample.fields[0] else []), "after"),
     )
-
-
-def _beside_envelope(field: InferredField) -> InferredField:
-    """Return a field under another name than those of the envelope's columns."""
-    return replace(field, name=f"row_{field.name}") if field.name in ADDED else field
 
 
 def _change(record: Record) -> Record:

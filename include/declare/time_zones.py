@@ -169,11 +169,6 @@ def write_zones(folder: Path, zones: Iterable[TimeZone]) -> None:
         (folder / ZONES_FILE).write_text(text + "\n", "utf-8")
 
 
-def recorded_zones(folder: Path) -> list[TimeZone]:
-    """Return the zones that a snapshot recorded; none when it is of an earlier version, which recorded none."""
-    return list(_recorded(folder / ZONES_FILE).values())
-
-
 def recorded_version(folder: Path) -> str:
     """Return the version of the database that a snapshot recorded; empty when it recorded none."""
     path = folder / ZONES_FILE
@@ -289,7 +284,7 @@ def difference_since(one: TimeZone, other: TimeZone) -> date | None:
 
 def changed_zones(folder: Path) -> list[str]:
     """Return in words the zones of a release's snapshot that the installed database has other rules for."""
-    return [change for zone in recorded_zones(folder) if (change := _change(zone))]
+    return [change for zone in _recorded(folder / ZONES_FILE).values() if (change := _change(zone))]
 
 
 def _change(zone: TimeZone) -> str:
