@@ -100,15 +100,20 @@ def query_columns(sql: str, tables: Mapping[str, Sequence[str]], dialect: str = 
 
     A column has no origins where the text does not show them: an unknown column, an unnested array.
     """
-    scope = _qualified_scope(sql, tables, dialect)
+    scope = qualified_scope(sql, tables, dialect)
     if scope is None:
         return TableColumns()
     columns = {name: unique(_origins_of(name, scope)) for name in scope.expression.named_selects}
     return TableColumns(columns, unique(_row_origins(scope)))
 
 
-def _qualified_scope(sql: str, tables: Mapping[str, Iterable[str]], dialect: str) -> Any:
-    """Return the scope of a query whose columns name their tables; None where its text does not show them."""
+def qualified_scope(
+    sql: str, tables: Mapping[str, Iterable[str]], dialect: str = "spark", *, have_others: bool = False
+) -> Any:
+    """Return the scope of a query whose columns name their tables; None where its text does not show them.
+
+    `have_others`: the tables may have other columns, too; a column that is of one of these names no table.
+    """
     schema: dict[str, Any] = {}
     for name, columns in tables.items():
         layer, _, table = name.rpartition(".")
@@ -116,7 +121,14 @@ def _qualified_scope(sql: str, tables: Mapping[str, Iterable[str]], dialect: str
     try:
         tree = parsed_statements(sql)[0] if dialect == "spark" else sqlglot.parse_one(sql, dialect=dialect)
         return build_scope(
-            qualify(tree, schema=schema, dialect=dialect, validate_qualify_columns=False, identify=False)
+            qualify(
+                tree,
+                schema=schema,
+                dialect=dialect,
+                validate_qualify_columns=False,
+                identify=False,
+                allow_partial_qualification=have_others,
+            )
         )
     except (SqlglotError, RecursionError):
         return None
@@ -411,7 +423,7 @@ def query_uses(
     A column that no table is known to have counts as one of the only table, if there is just one.
     """
     known = {name: {each.lower() for each in columns.get(table, ())} for name, table in sources.items()}
-    scope = _qualified_scope(sql, known, dialect)
+    scope = qualified_scope(sql, known, dialect)
     for below in scope.traverse() if scope is not None else ():
         aliases = {name.lower() for name in getattr(below.expression, "named_selects", ())}
         for column in below.columns:

@@ -6,7 +6,7 @@ expression over the source, `touched_by` must be that expression, or an array th
 The origins of a query's grain: for each source the expressions that equal a column of the grain.
 
 A column of the result is followed through subqueries and common table expressions; what a join or condition equates
-with it equals it too. What is computed in another way (an aggregate, a coalesce) has no known origin.
+with it equals it too. What is computed in another way (an aggregate, one of two unequal values) has no known origin.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from include.declare.column_lineage import qualified_scope
 from include.declare.derived_dataset import DerivedGold
 from include.declare.sql_checks import parsed_statements
 from include.declare.yaml_declarations import Finding
@@ -34,51 +35,36 @@ Origins = Mapping[str, frozenset[str]]
 class Branch:
     """One way through the unions of a query: the origins of its columns, and the sources that it reads.
 
-    `one_sided`: the sources that it compares with others from one side alone, as in `seen_at <= departed_at`.
+    `one_sided`: the sources that it compares with others from one side alone, as in `seen_at <= departed_at`. `source`:
+    the name of a source that is read itself; it may have other columns, too.
     """
 
-    columns: Mapping[str, Origins]
-    sources: frozenset[str]
+    columns: Mapping[str, Origins] = field(default_factory=dict)
+    sources: frozenset[str] = frozenset()
     one_sided: frozenset[str] = frozenset()
+    source: str = ""
 
     def origins(self, column: str, source: str) -> frozenset[str]:
-        return self.columns.get(column.lower(), {}).get(source, frozenset())
+        return self.of_column(column.lower()).get(source, frozenset())
+
+    def of_column(self, column: str) -> Origins:
+        return {self.source: frozenset({column})} if self.source else self.columns.get(column, {})
 
 
-@dataclass
-class _Relation:
-    """A table of a select: a source, or a subquery with the columns of one branch.
-
-    `branch` has the columns that it surely has; a source may have others.
-    """
-
-    source: str = ""
-    branch: Branch = field(default_factory=lambda: Branch({}, frozenset()))
-
-    def origins(self, column: str) -> Origins:
-        if self.source:
-            return {self.source: frozenset({column})}
-        return self.branch.columns.get(column, {})
-
-    def has(self, column: str) -> bool:
-        return bool(self.source) or column in self.branch.columns
-
-
-Relations = Mapping[str, _Relation]
+Relations = Mapping[str, Branch]
+"""The tables of a select: each is a source, or one branch of a subquery."""
 
 
 def query_branches(sql: str, sources: Mapping[str, Collection[str]]) -> list[Branch]:
     """Return the branches of a query over these sources; none when there are too many of them.
 
-    `sources` has columns that each surely has; so an unqualified column belongs to the table that has it.
+    `sources` has columns that each surely has; so an unqualified column belongs to the table that has it. Those that
+    `using` joins may be of any.
     """
-    (tree,) = parsed_statements(sql)
-    known = {name.lower(): [_source_branch(name, columns)] for name, columns in sources.items()}
-    return _branches(tree, known, {name.lower() for name in sources})
-
-
-def _source_branch(source: str, columns: Collection[str]) -> Branch:
-    return Branch({column: {source: frozenset({column})} for column in columns}, frozenset({source}))
+    joins = [join for tree in parsed_statements(sql) for join in tree.find_all(exp.Join)]
+    shared = {column.name.lower() for join in joins for column in join.args.get("using") or ()}
+    scope = qualified_scope(sql, {name: {*own, *shared} for name, own in sources.items()}, have_others=True)
+    return [] if scope is None else _branches(scope, {name.lower(): name for name in sources})
 
 
 def normalized(expression: Any) -> str:
@@ -89,52 +75,33 @@ def normalized(expression: Any) -> str:
     return str(plain.unnest().sql(dialect="spark", normalize=True, identify=False))
 
 
-def _branches(query: Any, known: Mapping[str, list[Branch]], sources: set[str]) -> list[Branch]:
-    known, sources = dict(known), set(sources)
-    for cte in query.ctes if isinstance(query, exp.Query) else ():
-        known[cte.alias.lower()] = _branches(cte.this, known, sources)
-        sources.discard(cte.alias.lower())
-    if isinstance(query, exp.Subquery):
-        return _branches(query.this, known, sources)
-    if isinstance(query, exp.SetOperation):
-        left, right = _branches(query.this, known, sources), _branches(query.expression, known, sources)
+def _branches(scope: Any, sources: Mapping[str, str]) -> list[Branch]:
+    if scope.set_operation_scopes:
+        left, right = (_branches(each, sources) for each in scope.set_operation_scopes)
         names = [*left[0].columns] if left else []
         # The columns of a union have the names of its first branch.
-        return [*left, *(_renamed(branch, names) for branch in right)]
-    if not isinstance(query, exp.Select):
+        return [*left, *(replace(b, columns=dict(zip(names, b.columns.values(), strict=False))) for b in right)]
+    if not isinstance(scope.expression, exp.Select):
         return []
-    tables = [query.args["from_"].this] if query.args.get("from_") else []
-    tables += [join.this for join in query.args.get("joins") or ()]
-    choices = [_alternatives(table, known, sources) for table in tables]
-    if math.prod(map(len, choices)) > MOST_BRANCHES:
+    choices = {alias: _alternatives(found, sources) for alias, (_, found) in scope.selected_sources.items()}
+    if math.prod(map(len, choices.values())) > MOST_BRANCHES:
         return []
-    return [_select(query, dict(chosen)) for chosen in product(*choices)]
+    return [_select(scope.expression, dict(zip(choices, each, strict=True))) for each in product(*choices.values())]
 
 
-def _renamed(branch: Branch, names: Sequence[str]) -> Branch:
-    return replace(branch, columns=dict(zip(names, branch.columns.values(), strict=False)))
-
-
-def _alternatives(table: Any, known: Mapping[str, list[Branch]], sources: set[str]) -> list[tuple[str, _Relation]]:
-    name = table.name.lower() if isinstance(table, exp.Table) else ""
-    alias = (table.alias or name).lower()
-    if name in sources:
-        return [(alias, _Relation(next(iter(known[name][0].sources)), known[name][0]))]
-    found = known.get(name, []) if name else _branches(table, known, sources)
-    return [(alias, _Relation("", branch)) for branch in found] or [(alias, _Relation())]
+def _alternatives(found: Any, sources: Mapping[str, str]) -> list[Branch]:
+    """Return the branches of a table of a select, a source or a scope; one without columns if nothing is known."""
+    if not isinstance(found, exp.Table):
+        return _branches(found, sources) or [Branch()]
+    name = sources.get(found.name, "")
+    return [Branch(sources=frozenset({name} - {""}), source=name)]
 
 
 def _select(query: Any, relations: Relations) -> Branch:
     equal = list(_equalities(query, relations))
-    columns = {}
-    for projection in query.expressions:
-        if isinstance(projection, exp.Star):
-            for name in [name for each in relations.values() for name in each.branch.columns]:
-                columns[name] = _class_origins(exp.column(name), equal, relations)
-        else:
-            columns[projection.alias_or_name.lower()] = _class_origins(projection.unalias(), equal, relations)
-    sources = frozenset().union(*(each.branch.sources for each in relations.values()))
-    below = frozenset().union(*(each.branch.one_sided for each in relations.values()))
+    columns = {each.alias_or_name: _class_origins(each.unalias(), equal, relations) for each in query.selects}
+    sources = frozenset().union(*(each.sources for each in relations.values()))
+    below = frozenset().union(*(each.one_sided for each in relations.values()))
     return Branch(columns, sources, below | frozenset(_sources_bounded_on_one_side(query, relations)))
 
 
@@ -146,59 +113,52 @@ def _conditions(query: Any) -> Iterator[Any]:
         yield from (part.unnest() for part in (each.flatten() if isinstance(each, exp.And) else [each]))
 
 
-def _equalities(query: Any, relations: Relations) -> Iterator[tuple[str, str]]:
-    """Yield pairs of expressions that are equal, as SQL with the names of tables."""
+def _equalities(query: Any, relations: Relations) -> Iterator[tuple[Any, Any]]:
+    """Yield pairs of expressions that are equal."""
     for condition in _conditions(query):
         if isinstance(condition, exp.EQ | exp.NullSafeEQ):
-            yield _qualified(condition.this, relations), _qualified(condition.expression, relations)
-    for join in query.args.get("joins") or ():
-        for column in join.args.get("using") or ():
-            having = [alias for alias, each in relations.items() if each.has(column.name.lower())]
-            names = [f"{alias}.{column.name.lower()}" for alias in having]
-            yield from ((names[0], name) for name in names[1:])
-
-
-def _qualified(expression: Any, relations: Relations) -> str:
-    return str(_with_tables(expression, relations).sql(dialect="spark"))
+            yield _with_tables(condition.this, relations), _with_tables(condition.expression, relations)
 
 
 def _with_tables(expression: Any, relations: Relations) -> Any:
-    """Return an expression whose columns name their table, where it is known."""
-
-    def named(node: Any) -> Any:
-        if not isinstance(node, exp.Column):
-            return node
-        table, column = node.table.lower(), node.name.lower()
-        having = [alias for alias, each in relations.items() if each.has(column)]
-        surely = [alias for alias in having if column in relations[alias].branch.columns]
-        known = table or (having[0] if len(having) == 1 else surely[0] if surely else "")
-        return exp.column(column, table=known or None)
-
-    return expression.unnest().copy().transform(named)
+    """Return an expression whose columns name their table; one that no table surely has is of the only source."""
+    read = [alias for alias, each in relations.items() if each.source]
+    only = read[0] if len(read) == 1 else None
+    return (
+        expression.unnest()
+        .copy()
+        .transform(
+            lambda node: exp.column(node.name, table=node.table or only) if isinstance(node, exp.Column) else node
+        )
+    )
 
 
-def _class_origins(expression: Any, equal: Sequence[tuple[str, str]], relations: Relations) -> Origins:
-    found, before = {_qualified(expression, relations)}, 0
+def _class_origins(expression: Any, equal: Sequence[tuple[Any, Any]], relations: Relations) -> Origins:
+    """Return the origins of all that equals an expression; what `using` joins is the first of two equal columns."""
+    found, before = {_with_tables(expression, relations)}, 0
     while len(found) > before:
         before = len(found)
         found |= {one for pair in equal for one in pair if found & set(pair)}
+        found |= {each.this for each in found if isinstance(each, exp.Coalesce) and _is_of_equals(each, equal)}
     merged: dict[str, frozenset[str]] = {}
-    for text in found:
-        for source, texts in _origins(parsed_statements(text)[0], relations).items():
+    for each in found:
+        for source, texts in _origins(each, relations).items():
             merged[source] = merged.get(source, frozenset()) | texts
     return merged
+
+
+def _is_of_equals(found: Any, equal: Sequence[tuple[Any, Any]]) -> bool:
+    return all({found.this, other} in map(set, equal) for other in found.expressions)
 
 
 def _origins(expression: Any, relations: Relations) -> Origins:
     """Return what an expression of one row is over the columns of each source; nothing for an aggregate."""
     columns = list(expression.find_all(exp.Column))
-    tables = {column.table.lower() for column in columns}
+    tables = {column.table for column in columns}
     if len(tables) != 1 or expression.find(exp.AggFunc, exp.Window, exp.Query):
         return {}
-    relation = relations.get(tables.pop())
-    if relation is None:
-        return {}
-    by_column = {column.name.lower(): relation.origins(column.name.lower()) for column in columns}
+    relation = relations.get(tables.pop(), Branch())
+    by_column = {column.name: relation.of_column(column.name) for column in columns}
     sources = set.intersection(*(set(each) for each in by_column.values()))
     return {source: frozenset(_substituted(expression, by_column, source)) for source in sources}
 
@@ -209,7 +169,7 @@ def _substituted(expression: Any, by_column: Mapping[str, Origins], source: str)
         trees = {name: parsed_statements(text)[0] for name, text in zip(names, texts, strict=True)}
         yield normalized(
             expression.copy().transform(
-                lambda node, trees=trees: trees[node.name.lower()].copy() if isinstance(node, exp.Column) else node
+                lambda node, trees=trees: trees[node.name].copy() if isinstance(node, exp.Column) else node
             )
         )
 
@@ -229,8 +189,8 @@ def _sources_bounded_on_one_side(query: Any, relations: Relations) -> Iterator[s
 
 
 def _sources_of(expression: Any, relations: Relations) -> frozenset[str]:
-    tables = {column.table.lower() for column in _with_tables(expression, relations).find_all(exp.Column)}
-    return frozenset().union(*(relations[table].branch.sources for table in tables if table in relations))
+    tables = {column.table for column in _with_tables(expression, relations).find_all(exp.Column)}
+    return frozenset().union(*(relations[table].sources for table in tables if table in relations))
 
 
 def grain_mismatches(gold: DerivedGold) -> Iterator[Finding]:

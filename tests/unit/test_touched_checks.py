@@ -67,6 +67,14 @@ PROVEN: dict[str, tuple[str, dict[str, dict[str, str]]]] = {
         "select * from (select origin, 1 as n from flights group by 1) as a",
         BY_ORIGIN,
     ),
+    "all columns of one table of a join": (
+        "select a.* from (select origin from flights) as a join weather on a.origin = station",
+        BY_ORIGIN,
+    ),
+    "either of two equal columns": (
+        "select coalesce(f.origin, w.station) as origin from flights f full join weather w on w.station = f.origin",
+        BY_ORIGIN,
+    ),
 }
 
 
@@ -80,6 +88,11 @@ WRONG: dict[str, tuple[str, dict[str, dict[str, str]], str]] = {
     "another column": (GROUPED, touching(weather=HOUR.format("arrived_at")), "DATE_TRUNC('HOUR', seen_at), not"),
     "another unit": (GROUPED, touching(flights="date_trunc('day', left_at)"), "not DATE_TRUNC('DAY', left_at)"),
     "another key": (BY_KEY, BY_ORIGIN | {"weather": {"origin": "town"}}, "origin = station, not town"),
+    "another key than using joins": (
+        "select origin from flights left join weather using (origin)",
+        BY_ORIGIN | {"weather": {"origin": "town"}},
+        "origin = origin, not town",
+    ),
     "one branch of a union": (
         UNION.replace("seen_at), station", "seen_at), town"),
         BY_HOUR,
