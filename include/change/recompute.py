@@ -5,14 +5,14 @@ An equal backfill verifies its range. A replay also fills what bronze lacks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from include.change.compare import Side
 from include.change.jobs import project_now
-from include.change.kind import TRANSACTION, Confirmation, PlanKind, Request, refuse_conflict
+from include.change.kind import Confirmation, PlanKind, Request, refuse_conflict
 from include.change.plan_parameters import AS_OF, BackfillParameters, ReplayParameters, format_range
 from include.change.release import predicted_of_sources
 from include.change.slices import PublishedView, SliceKind, is_whole_history, published_view, slice_sides, span_of
@@ -22,8 +22,6 @@ from include.declare.event_times import before
 from include.declare.grain_range import GrainRange, grain_range
 from include.declare.history_slice import BRONZE, KAFKA, Slice, Span, joined_spans
 from include.declare.windows import Window
-from include.ground.app_ids import plan_app_id
-from include.ground.delta_log import commits_descending, transaction_version
 from include.ground.errors import Refused, Terminal
 from include.ground.kafka import log_start_offsets, topic_id
 from include.ground.paths import verified_path, warehouse
@@ -41,7 +39,6 @@ from include.plans.plan import (
     Published,
     RolledBack,
     SliceBuilt,
-    Stage,
 )
 from include.read.publication import Publication, find_publication, read_publication, tables_of
 from include.read.published_tables import first_unexpired_batch, open_dataset
@@ -144,9 +141,11 @@ class DerivedBackfillPlan(BackfillPlan):
     def explain_build(self, plan: Plan) -> str:
         return f"recompute {plan.requested} from its sources with release {plan.release}, in a separate folder"
 
-    def patched_tables(self, settings: Settings, plan: Plan) -> Iterable[Path]:
-        """Return all published tables: a patch commits to those that differ."""
-        return [warehouse(settings) / each.path for each in read_publication(settings, plan.dataset).tables.values()]
+    def patched_tables(self, settings: Settings, plan: Plan) -> Mapping[str, Path]:
+        """Return all tables of the release while it is published: each gets a commit."""
+        found = read_publication(settings, plan.dataset)
+        tables = found.tables if found.release == plan.release else {}
+        return {name: warehouse(settings) / each.path for name, each in tables.items()}
 
     def sides(self, settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
         return slice_sides(
@@ -158,20 +157,6 @@ class DerivedBackfillPlan(BackfillPlan):
         done = super().apply(settings, record)
         project_now(settings, record.plan.dataset)
         return done
-
-    def confirm(self, settings: Settings, record: PlanRecord, published: Publication) -> Confirmation:
-        """Confirm an equal backfill by the file that verifies its range, a patch by its commit in each table."""
-        plan, root = record.plan, warehouse(settings)
-        if record.last(Published).changed == 0:
-            return super().confirm(settings, record, published)
-        app_id, transaction = plan_app_id(plan.dataset, plan.release, plan.id), TRANSACTION[record.stage]
-        for name, table in published.tables.items() if published.release == plan.release else ():
-            if (transaction_version(root / table.path, app_id) or 0) < transaction:
-                raise Confirmation.missing(record, f"{name} has no commit of it")
-            newest = next((c.version for c in commits_descending(root / table.path) if c.app_id == app_id), None)
-            if newest is not None and table.version < newest:
-                raise Confirmation.missing(record, f"{name} is published at version {table.version}, before it")
-        return Confirmation.of(record, published, "corrected" if record.stage is Stage.APPLIED else "rolled back")
 
     def refuse_revert(self, settings: Settings, record: PlanRecord) -> None:
         """Raise PlanConflict: a patch of grains is reverted whole, so no other plan of the dataset may be open."""

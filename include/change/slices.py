@@ -388,13 +388,14 @@ class SliceKind(PlanKind[Given]):
         """Refuse when the owner has begun the patch, or committed it to any table."""
         patch = patch_in_progress_file(settings, plan.dataset, plan.release).read()
         app_id = plan_app_id(plan.dataset, plan.release, plan.id)
-        committed = (transaction_version(path, app_id) is not None for path in self.patched_tables(settings, plan))
-        if (patch is not None and patch.plan == plan.id) or any(committed):
+        tables = self.patched_tables(settings, plan).values()
+        is_begun = patch is not None and patch.plan == plan.id
+        if is_begun or any(transaction_version(path, app_id) is not None for path in tables):
             raise self.already_applied(plan)
 
-    def patched_tables(self, settings: Settings, plan: Plan) -> Iterable[Path]:
+    def patched_tables(self, settings: Settings, plan: Plan) -> Mapping[str, Path]:
         """Return the tables to which each patch commits: silver, also when none of its rows differs."""
-        return [silver_path(settings, plan.dataset, plan.release)]
+        return {f"silver.{plan.dataset}": silver_path(settings, plan.dataset, plan.release)}
 
     def build_job(self, plan: Plan) -> tuple[str, ...]:
         return "spark_jobs.jobs.slice_job", plan.dataset, plan.id
@@ -411,20 +412,21 @@ class SliceKind(PlanKind[Given]):
 
     def confirm(self, settings: Settings, record: PlanRecord, published: Publication) -> Confirmation:
         """Confirm that the patch is committed and published."""
-        plan, name = record.plan, f"silver.{record.plan.dataset}"
+        plan, versions = record.plan, dict[str, int]()
         if record.last(Published).changed == 0:
             return Confirmation.of(record, published, "verified")
-        app_id = plan_app_id(plan.dataset, plan.release, plan.id)
-        transaction, silver = TRANSACTION[record.stage], silver_path(settings, plan.dataset, plan.release)
-        if (transaction_version(silver, app_id) or 0) < transaction:
-            raise Confirmation.missing(record, f"{name} has no commit of it")
-        own = (c.version for c in commits_descending(silver) if (c.app_id, c.app_version) == (app_id, transaction))
-        version = next(own)
-        shown = published.tables[name].version if published.release == plan.release else version
-        if shown < version:
-            raise Confirmation.missing(record, f"{name} is published at version {shown}, before it ({version})")
+        app_id, transaction = plan_app_id(plan.dataset, plan.release, plan.id), TRANSACTION[record.stage]
+        for name, path in self.patched_tables(settings, plan).items():
+            if (transaction_version(path, app_id) or 0) < transaction:
+                raise Confirmation.missing(record, f"{name} has no commit of it")
+            own = (c.version for c in commits_descending(path) if (c.app_id, c.app_version) == (app_id, transaction))
+            versions[name] = next(own)
+            shown = published.tables[name].version if published.release == plan.release else versions[name]
+            if shown < versions[name]:
+                why = f"{name} is published at version {shown}, before it ({versions[name]})"
+                raise Confirmation.missing(record, why)
         result = "corrected" if record.stage is Stage.APPLIED else "rolled back"
-        return Confirmation.of(record, published, result, version)
+        return Confirmation.of(record, published, result, versions.get(f"silver.{plan.dataset}"))
 
     def refuse_revert(self, settings: Settings, record: PlanRecord) -> None:
         """Refuse when bronze would lose records, when records have expired, or while a plan of them is open."""
