@@ -295,8 +295,8 @@ class GoldCommit:
 
     def of_files(self, added: Sequence[DataFile] = (), old: Sequence[DataFile] = (), grains: int = 0) -> None:
         """Commit the files of the merge, which has changed so many `grains`."""
-        pass_step(Step.GOLD_WRITTEN, self.batch)
         metadata = self.metadata(rows_of(added), grains, rows_of(old))
+        pass_step(Step.GOLD_WRITTEN, self.batch)
         self.target.table.commit(self.app_id, self.batch, metadata, added, old)
         pass_step(Step.GOLD_COMMITTED, self.batch)
 

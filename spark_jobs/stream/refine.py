@@ -159,7 +159,7 @@ def commit_gold(release: Release, run: RefineRun, now: float | None = None, deci
     """Commit a run to every gold table; tables whose interval is over at `now` catch up. Raises GoldFailed."""
 
     def commit(target: GoldTable) -> None:
-        update, facts = update_of_run(target, release.writer, run, now), run.facts(release.dataset)
+        update, facts = update_of_run(target, release.writer, run, now), run.facts(release.writer.dataset)
         _commit(release, GoldCommit(target, release.writer, update, target.app_id, run.last, facts), decided)
 
     pending = [target for target in release.gold if target.table.committed(target.app_id) < run.last]
@@ -172,7 +172,7 @@ def commit_gold(release: Release, run: RefineRun, now: float | None = None, deci
 def refresh_gold(release: Release, target: GoldTable, upto: int, epoch: int, now: float) -> None:
     """Bring a table with an interval up to batch `upto` between two runs. Raises OwnershipLost, GoldFailed."""
     update = refresh_update(release.writer.silver, refresh_state(target), upto, now)
-    app_id, facts = refresh_app_id(target.app_id), facts_of(release.dataset, epoch)
+    app_id, facts = refresh_app_id(target.app_id), facts_of(release.writer.dataset, epoch)
     _commit(release, GoldCommit(target, release.writer, update, app_id, upto, facts))
 
 
