@@ -296,10 +296,11 @@ def contract_findings(pipeline: Pipeline, contract: Contract, name: str) -> Iter
     for n, table in enumerate(contract.gold, 1):
         if table not in tables:
             yield ("schema", n, "name"), f"{table} is not a gold table of pipeline.yaml; tables: {', '.join(tables)}"
-    needed = {pipeline.event_time, *pipeline.identity}.union(*(gold.required_columns for gold in pipeline.gold))
+    needed = {name: f"a time or a key of {gold.table}" for gold in pipeline.gold for name in gold.required_columns}
+    needed |= {pipeline.event_time: "the event time", **dict.fromkeys(pipeline.identity, "an identity")}
     for n, column in enumerate(contract.columns):
         if column.name in needed and not column.required:
-            why = f"{column.name} is a time, an identity or a key of a latest table, so it needs required: true"
+            why = f"{column.name} is {needed[column.name]}, so it needs required: true"
             yield ("schema", 0, "properties", n, "required"), why
     if pipeline.envelope:
         for n, why in ENVELOPES[pipeline.envelope].hidden(contract):

@@ -286,7 +286,9 @@ def finding(error: Mapping[str, Any], document: Any, model: object) -> Finding:
         return key, f"must be a mapping of keys, is {shown(error['input'])}"
     if kind == "too_short":
         return key, f"must have at least {error['ctx']['min_length']} item, is {shown(error['input'])}"
-    return key, f"{error['msg'].replace('Input should', 'must', 1)}, is {shown(error['input'])}"
+    # YAML reads `no`, `on` and `1` as what they look like.
+    quoted = "; write it in quotes" if kind == "string_type" and isinstance(error["input"], bool | int | float) else ""
+    return key, f"{error['msg'].replace('Input should', 'must', 1)}, is {shown(error['input'])}{quoted}"
 
 
 def _without(value: Any, keys: Collection[Key], at: Key = ()) -> Any:

@@ -97,6 +97,12 @@ ROWS: dict[str, Row] = {
     "duplicate key of a bound": flight("{minimum: 1, minimum: 2}", "minimum", "occurs twice"),
     "duplicate gold table": pipeline("  route_days:", "  carrier_hours:", "gold.carrier_hours", "occurs twice"),
     "key that is no text": pipeline("tails: {", "no: {", "measures.no", "write the key in quotes"),
+    "text that YAML reads as a boolean": pipeline(
+        "keys: [carrier, origin]",
+        "keys: [carrier, no]",
+        "keys[1]",
+        "must be a valid string, is False; write it in quotes",
+    ),
     "boolean as a bound": flight("{minimum: true}", "minimum", "must be of type integer, is True"),
     "bound without a value": flight("{minimum: null}", "minimum", "has no value"),
     "bound that is not decimal": flight("{minimum: 010}", "minimum", "must be written in decimal digits, is 010"),
@@ -128,7 +134,11 @@ ROWS: dict[str, Row] = {
         "validValues is for strings only",
     ),
     "enumeration of numbers": Row(
-        CONTRACT, "validValues: [EWR, JFK, LGA]", "validValues: [1]", "validValues[0]", "must be a valid string, is 1"
+        CONTRACT,
+        "validValues: [EWR, JFK, LGA]",
+        "validValues: [1]",
+        "validValues[0]",
+        "must be a valid string, is 1; write it in quotes",
     ),
     "unknown type": Row(
         CONTRACT,

@@ -64,6 +64,16 @@ def test_wrong_declaration_is_refused_with_its_key(settings: Settings, change: t
     assert [why for at, why in found if at == key and words in why], found
 
 
+def test_no_record_may_lack_a_key_and_the_table_is_named(settings: Settings) -> None:
+    path = settings.datasets / "machines" / "contract.yaml"
+    text = path.read_text("utf-8")
+    path.write_text(
+        text.replace("name: machine, logicalType: string, required: true", "name: machine, logicalType: string")
+    )
+    (problem,) = dataset_problems(settings, "machines")
+    assert problem.why.startswith("machine is a time or a key of gold.")
+
+
 def test_the_order_is_completed_by_event_time_and_identity(settings: Settings) -> None:
     assert dataset_problems(settings, "machines") == []
     reports, watts = declared_dataset(settings, "machines").pipeline.gold[:2]
