@@ -7,9 +7,11 @@ contract keeps its comments: the new properties are lines of text behind the las
 from __future__ import annotations
 
 import shutil
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -138,18 +140,19 @@ def with_fields(
     It is in the innermost object that has the field, and has none of the names that are `taken`. Raises Refused.
     """
     properties = _value(_value(_root(contract), "schema").value[0], "properties")
-    lines, added = contract.splitlines(), dict[int, list[str]]()
+    lines, added = contract.splitlines(), dict[int, list[tuple[int, str]]]()
+    names = defaultdict[int, set[str]](set, {id(properties): {*taken}})
     for field, found in fields:
         home, path = _home(properties, field.path[len(row) :])
         if home.flow_style:
             what = f"the properties around {joined_path(field.path)} are written on one line; nothing was drafted"
             raise Refused(what, "write them in contract.yaml one below the other", code="draft-impossible")
         indent = " " * lines[home.value[-1].start_mark.line].index("-")
-        own = replace(
-            field, name=_free_name(home, path, taken if home is properties else ()), around=len(field.path) - len(path)
-        )
+        own = replace(field, name=_free_name(home, path, names[id(home)]), around=len(field.path) - len(path))
+        names[id(home)].add(own.name)
         seen = f"{indent}# in {found.rows:,} records, the first is batch/partition/offset {found.first}"
-        added.setdefault(_last_line(home.value[-1]), []).extend([seen, property_text(own, indent)])
+        text = f"{seen}\n{property_text(own, indent)}"
+        added.setdefault(_last_line(home.value[-1]), []).append((len(indent), text))
     return "\n".join(_with_lines(lines, added)) + "\n"
 
 
@@ -197,7 +200,8 @@ def _last_line(node: Any) -> int:
     return _last_line(last[1] if isinstance(last, tuple) else last)
 
 
-def _with_lines(lines: Sequence[str], added: Mapping[int, Sequence[str]]) -> Iterator[str]:
+def _with_lines(lines: Sequence[str], added: Mapping[int, Sequence[tuple[int, str]]]) -> Iterator[str]:
+    """Yield the lines, behind each what is added there by its indent: an object that ends there may be in another."""
     for number, line in enumerate(lines):
         yield line
-        yield from added.get(number, ())
+        yield from (text for _, text in sorted(added.get(number, ()), key=itemgetter(0), reverse=True))

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import yaml
 from error_codes import raises
 from test_audit_balance import sales_settings, write_sales
 
@@ -95,6 +96,25 @@ def test_several_fields_have_their_places_and_own_names() -> None:
     assert "      - {name: gift, logicalType: boolean}\n" in found
     assert "          - {name: gift, logicalType: boolean}\n" in found
     assert "      - {name: paid_2, logicalType: integer, physicalName: Paid}\n" in found
+
+
+def test_a_field_inside_of_the_last_object_is_behind_its_last_one() -> None:
+    text = CONTRACT.replace("      # The last one.\n      - {name: paid, logicalType: boolean}\n", "")
+    order = [added("gift", True), added("buyer.gift", True), added("buyer.address.home.floor", 2)]
+    assert yaml.safe_load(with_fields(text, order)) == yaml.safe_load(with_fields(text, order[::-1]))
+    id_, buyer, gift = yaml.safe_load(with_fields(text, order))["schema"][0]["properties"]
+    assert [each["name"] for each in buyer["properties"]] == ["city", "home", "gift"]
+    assert [each["name"] for each in buyer["properties"][1]["properties"]] == ["street", "floor"]
+
+
+def test_new_fields_whose_columns_would_have_one_name_have_two() -> None:
+    names = [
+        each["name"]
+        for each in yaml.safe_load(with_fields(CONTRACT, [added("giftWrap", True), added("gift-wrap", True)]))[
+            "schema"
+        ][0]["properties"]
+    ]
+    assert names[-2:] == ["gift_wrap", "gift_wrap_2"]
 
 
 def test_properties_on_one_line_are_refused() -> None:
