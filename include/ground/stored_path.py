@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from io import BytesIO
@@ -22,6 +22,7 @@ from include.ground.settings import Settings, load_settings
 
 _reached: dict[str, Settings] = {}
 """By location of a store: the settings by which this process reaches it."""
+ACCESS = {"warehouse", "warehouse_endpoint", "warehouse_key_id", "warehouse_secret_file"}
 
 
 class NotOnThisHost(Terminal):
@@ -129,12 +130,30 @@ def stored_root(settings: Settings) -> StoredPath:
     return StoredPath(location)
 
 
+def access_to(paths: Iterable[Path]) -> dict[str, Any]:
+    """Return what another process, which has no settings, needs for `reach_store`; nothing for paths of this host."""
+    stored = next((each for each in paths if isinstance(each, StoredPath)), None)
+    if stored is None:
+        return {}
+    return _reached[_location(str(stored))].model_dump(mode="json", include=ACCESS)
+
+
+def reach_store(access: Mapping[str, Any]) -> None:
+    """Let this process reach the store that `access_to` was asked about."""
+    if access:
+        stored_root(Settings(**access, backend="spark"))
+
+
+def _location(text: str) -> str:
+    return max((each for each in _reached if f"{text}/".startswith(f"{each}/")), key=len)
+
+
 def _place(path: StoredPath) -> tuple[ObjectStore, str]:
     """Return the store of a path, and its key there."""
     text = str(path)
     if not _reached:
         stored_root(load_settings())
-    location = max((each for each in _reached if f"{text}/".startswith(f"{each}/")), key=len)
+    location = _location(text)
     store = find_store(_reached[location])
     assert store is not None, "the settings name it"
     return store, text[len(location) + 1 :]

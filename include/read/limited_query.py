@@ -30,7 +30,7 @@ from typing import Any
 from include.ground.errors import HeadraceError, Terminal, Transient
 from include.ground.processes import ended_how
 from include.ground.settings import CLONE
-from include.ground.stored_path import path_of
+from include.ground.stored_path import access_to, path_of, reach_store
 from include.read.publication import PublishedTable
 from include.read.published_sql import (
     ROWS_AT_A_TIME,
@@ -110,6 +110,7 @@ def _send_rows(pipe: Connection, job: dict[str, Any]) -> bool:
     import duckdb
     import pyarrow as pa
 
+    reach_store(job["access"])
     tables = {each["name"]: PublishedTable(**{**each, "path": path_of(each["path"])}) for each in job["tables"]}
     try:
         validate_reading(job["sql"])
@@ -160,8 +161,9 @@ def _facts(error: HeadraceError) -> dict[str, str]:
 
 
 WORKER = "include.read.limited_query"
-# Neither secrets nor settings.
+# Neither secrets nor settings; a store's role is no secret.
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "PYTHONPATH", "LD_LIBRARY_PATH")
+PASSED_ON += ("AWS_REGION", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE")
 # Memory comes from malloc, which the kernel can refuse, in few arenas, so that the address space is what is used.
 ALLOCATION = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
 STARTS_WITHIN = 60.0
@@ -361,7 +363,8 @@ def limited_query(reading: PinnedTables, sql: str, limits: QueryLimits, who: str
     known = sorted(reading.tables)
     mentioned = [reading.tables[name] for name in tables_mentioned(sql, known)]
     tables = [asdict(table) | {"path": str(table.path)} for table in mentioned]
-    job = {"sql": sql, "tables": tables, **asdict(limits)}
+    access = access_to(table.path for table in mentioned)
+    job = {"sql": sql, "tables": tables, "access": access, **asdict(limits)}
     try:
         with QUERIES.process(who) as process:
             streams, kind, facts = process.run(job)

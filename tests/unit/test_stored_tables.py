@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 from plan_samples import plan_at, publication
 from pyspark.sql.types import LongType, StringType, StructType
 from stored_site import create_bucket, endpoint_of, running_store, stored_settings
@@ -37,6 +38,7 @@ from include.ground.stored_path import (
     StoredPath,
     arrow_sink,
     arrow_source,
+    delta_options,
     free_bytes,
     names_in,
     path_below,
@@ -45,8 +47,11 @@ from include.ground.stored_path import (
 )
 from include.observe.ended_plans import delete_moved, disk_use, move_ended
 from include.plans.plan import Stage
+from include.read.limited_query import QueryLimits, limited_query
 from include.read.memory_database import files_sql, memory_database
-from include.read.publication import publish
+from include.read.publication import PublishedTable, publish
+from include.read.published_sql import QueryFailed
+from include.read.published_tables import PinnedTables
 from spark_jobs.backends.local.arrow_files import rows_in_files
 from spark_jobs.tables.commit_log import VersionTaken, checkpoint_versions, put_commit
 from spark_jobs.tables.data_files import TableSpec, written_file
@@ -247,3 +252,12 @@ def test_of_a_folder_that_is_deleted_logs_go_first(settings: Settings, monkeypat
     monkeypatch.setattr(ObjectStore, "delete", lambda _, keys: deleted.extend(keys))
     remove_tree(folder)
     assert [key.removeprefix("small/r1/silver/") for key in deleted] == expected
+
+
+def test_the_process_of_a_statement_of_others_reaches_the_store(spec: TableSpec) -> None:
+    options = delta_options(spec.path)
+    write_deltalake(str(spec.path), pa.table({"n": [1, 2]}), storage_options=options)
+    tables = PinnedTables({"bronze.small": PublishedTable("bronze.small", spec.path, 0, "small", "r1", 0)})
+    assert limited_query(tables, "select sum(n) from bronze.small", QueryLimits(60.0)).rows == [(3,)]
+    with pytest.raises(QueryFailed, match="disabled by configuration"):
+        limited_query(tables, f"from read_text('{spec.path}/{LOG}/{0:020}.json')", QueryLimits(60.0))
