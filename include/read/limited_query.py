@@ -162,8 +162,8 @@ def _facts(error: HeadraceError) -> dict[str, str]:
 
 WORKER = "include.read.limited_query"
 # Neither secrets nor settings; a store's role is no secret.
-PASSED_ON = ("PATH", "LANG", "LC_ALL", "PYTHONPATH", "LD_LIBRARY_PATH")
-PASSED_ON += ("AWS_REGION", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE")
+OF_ROLE = ("AWS_REGION", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE")
+PASSED_ON = ("PATH", "LANG", "LC_ALL", "PYTHONPATH", "LD_LIBRARY_PATH", *OF_ROLE)
 # Memory comes from malloc, which the kernel can refuse, in few arenas, so that the address space is what is used.
 ALLOCATION = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
 STARTS_WITHIN = 60.0

@@ -291,3 +291,12 @@ def test_digest_does_not_depend_on_which_file_has_a_row_nor_on_the_names_of_colu
     assert files_digest(tmp_path, ["first.parquet", "rest.parquet"], 1) == whole
     assert files_digest(tmp_path, ["first.parquet", "rest.parquet"], 2) != files_digest(tmp_path, ["rest.parquet"], 2)
     assert files_digest(tmp_path, [], 1) == files_digest(tmp_path, ["rest.parquet"], 0) == (0, 0)
+
+
+def test_digest_leaves_out_the_partition_which_some_files_have_and_all_paths(tmp_path: Path) -> None:
+    rows = pl.DataFrame({"n": [1, 2], "_batch_id": [0, 1]})
+    (tmp_path / "_month=2026-11").mkdir()
+    rows.with_columns(_month=pl.lit("2026-11")).write_parquet(tmp_path / "_month=2026-11" / "with.parquet")
+    rows.write_parquet(tmp_path / "_month=2026-11" / "without.parquet")
+    found = [files_digest(tmp_path, [f"_month=2026-11/{name}.parquet"], 1) for name in ("with", "without")]
+    assert found[0] == found[1]
