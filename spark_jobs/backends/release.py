@@ -37,9 +37,8 @@ from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.run_inputs import PayloadSchemas, RecordDecisions, ReferenceVersions
 from spark_jobs.layers.silver_code import code_refused, load_transformation, validate_code
 from spark_jobs.layers.silver_tables import Inheritance, OpenTable, SilverTables, record_tables, silver_of_nothing
-from spark_jobs.tables.data_files import batch_rows
+from spark_jobs.tables.data_files import batch_rows, no_rows
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.spark_files import no_rows
 
 
 @dataclass(frozen=True)

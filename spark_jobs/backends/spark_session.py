@@ -103,7 +103,7 @@ def require_shared_folder(settings: Settings, spark: SparkSession) -> None:
     """Raise WrittenRowsMissing unless this host sees what executors write: tables name files by their paths."""
     folder = settings.state / "spark" / f"shared-{uuid4().hex}"
     # Imported late: a driver begins its session before its modules.
-    from spark_jobs.tables.spark_files import write_files
+    from spark_jobs.tables.data_files import write_files
 
     try:
         write_files(spark.range(settings.spark_cores, numPartitions=settings.spark_cores), folder, "overwrite")

@@ -35,9 +35,9 @@ from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME, GoldUpdate, refresh_state
 from spark_jobs.layers.run_inputs import ReferenceVersions
 from spark_jobs.layers.silver_tables import POSITIONS, Month, SilverTables, files_at, first_unexpired_batch
+from spark_jobs.tables.data_files import parquet_files, read_folder
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 from spark_jobs.tables.failpoints import Step, pass_step
-from spark_jobs.tables.spark_files import parquet_files, read_folder
 
 
 @dataclass(frozen=True)

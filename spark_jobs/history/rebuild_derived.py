@@ -46,8 +46,8 @@ from spark_jobs.layers.derived import (
 )
 from spark_jobs.layers.gold_layer import failure_named
 from spark_jobs.layers.row_provenance import ReplacedGrains, rows_in_grains
+from spark_jobs.tables.data_files import parquet_files, read_folder, write_folder
 from spark_jobs.tables.failpoints import Step, pass_step
-from spark_jobs.tables.spark_files import parquet_files, read_folder, write_folder
 
 
 @dataclass(frozen=True)

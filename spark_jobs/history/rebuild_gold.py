@@ -29,9 +29,8 @@ from spark_jobs.layers.gold_layer import refresh_state, refreshed_rows, refreshe
 from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.gold_windows import FROM, UNTIL, adjacent_to_reach, in_reach, reach_of
 from spark_jobs.layers.row_provenance import ReplacedGrains, rows_in_grains, rows_of_other_grains, with_history
-from spark_jobs.tables.data_files import DataFile, bounds_of
+from spark_jobs.tables.data_files import DataFile, bounds_of, parquet_files, read_folder, write_folder
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.spark_files import parquet_files, read_folder, write_folder
 
 ReadSilver = Callable[[Sequence[DataFile]], DataFrame]
 

@@ -23,9 +23,8 @@ from spark_jobs.backends.local.arrow_files import rows_in_files, rows_in_folder
 from spark_jobs.backends.local.identities import identity_columns
 from spark_jobs.backends.release import Release
 from spark_jobs.layers.silver_tables import POSITIONS, REJECTED, SilverTables, first_complete_batch
-from spark_jobs.tables.data_files import DataFile, bounds_of
+from spark_jobs.tables.data_files import DataFile, bounds_of, parquet_files
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
-from spark_jobs.tables.spark_files import parquet_files
 
 POSITIONS_AND_BATCH = StructType([*POSITIONS, REJECTED["_batch_id"]])
 # A condition with a term for each span is evaluated for each row, so it must not have thousands of them.

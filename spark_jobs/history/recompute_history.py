@@ -38,8 +38,8 @@ from spark_jobs.layers.silver_tables import (
     first_complete_batch,
     first_unexpired_batch,
 )
+from spark_jobs.tables.data_files import parquet_files, read_files, write_folder
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.spark_files import parquet_files, read_files, write_folder
 
 Progress = Callable[[str, int, int], None]
 

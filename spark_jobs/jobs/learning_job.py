@@ -30,7 +30,7 @@ from include.ground.durable_files import write_atomically
 from include.ground.settings import Settings
 from spark_jobs.backends.spark_session import open_session
 from spark_jobs.jobs.bounded_job import report, run_job
-from spark_jobs.tables.spark_files import write_files
+from spark_jobs.tables.data_files import write_files
 
 HELD_OUT = 5
 """One in so many ratings is left out of the training, to measure the error on it."""

@@ -52,10 +52,9 @@ from spark_jobs.layers.derived import open_source
 from spark_jobs.layers.gold_layer import GOLD_AT_A_TIME
 from spark_jobs.layers.silver_tables import first_unexpired_batch
 from spark_jobs.stream.pacing import BatchLimit, newest_files, size_in_bronze
-from spark_jobs.tables.data_files import write_parquet
+from spark_jobs.tables.data_files import parquet_files, write_parquet
 from spark_jobs.tables.delta_table import Table
 from spark_jobs.tables.failpoints import Step, pass_step
-from spark_jobs.tables.spark_files import parquet_files
 
 ANTI_JOIN = 'anti join {other} using ("partition", "offset")'
 DIFFERING = f"""

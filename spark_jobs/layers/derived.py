@@ -43,7 +43,7 @@ from spark_jobs.layers.row_provenance import (
     with_history,
 )
 from spark_jobs.layers.silver_tables import OpenTable
-from spark_jobs.tables.spark_files import no_rows, parquet_files, parquet_rows, read_files, read_folder, write_folder
+from spark_jobs.tables.data_files import no_rows, parquet_files, parquet_rows, read_files, read_folder, write_folder
 
 if TYPE_CHECKING:
     from include.declare.grain_range import Shift

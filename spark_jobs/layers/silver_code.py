@@ -36,8 +36,8 @@ from include.ground.settings import Settings
 from spark_jobs.layers.gold_measures import gold_measures
 from spark_jobs.layers.gold_rows import gold_rows, source_rows
 from spark_jobs.layers.gold_windows import windowed
+from spark_jobs.tables.data_files import no_rows
 from spark_jobs.tables.delta_table import nullable_columns
-from spark_jobs.tables.spark_files import no_rows
 
 Transformation = Callable[..., DataFrame]
 """`silver(accepted, **reference)`: accepted records, and each declared reference table by its name.

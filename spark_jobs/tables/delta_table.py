@@ -43,9 +43,19 @@ from include.ground.durable_files import name_by_checksum, sync_files
 from include.ground.errors import Terminal
 from include.ground.stored_path import delta_options, remove_tree
 from spark_jobs.tables.commit_log import Action, SupersededCheckpoints, VersionTaken, put_commit
-from spark_jobs.tables.data_files import BATCH, DataFile, TableSpec, actions, batch_rows, files_of, written_file
+from spark_jobs.tables.data_files import (
+    BATCH,
+    DataFile,
+    TableSpec,
+    actions,
+    batch_rows,
+    files_of,
+    finished_files,
+    read_files,
+    write_files,
+    written_file,
+)
 from spark_jobs.tables.log_lines import error_reason, log_line
-from spark_jobs.tables.spark_files import finished_files, read_files, write_files
 
 
 class FileIndex:

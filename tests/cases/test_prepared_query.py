@@ -23,7 +23,7 @@ from spark_jobs.backends.local.prepared_query import (
     SlotFull,
     is_repeatable,
 )
-from spark_jobs.tables.spark_files import parquet_files
+from spark_jobs.tables.data_files import parquet_files
 
 REPEATABLE: dict[str, Callable[[DataFrame], DataFrame]] = {
     "projection": lambda rows: rows.select("n", F.upper("text").alias("text")).where("n >= 0"),

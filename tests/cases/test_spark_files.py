@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.tables import spark_files
-from spark_jobs.tables.spark_files import WrittenRowsMissing, finished_files, write_files
+from spark_jobs.tables import data_files
+from spark_jobs.tables.data_files import WrittenRowsMissing, finished_files, write_files
 
 
 @pytest.mark.parametrize("partition", [None, "part"])
@@ -24,13 +24,13 @@ def test_rows_that_are_found_are_accepted(spark: SparkSession, tmp_path: Path, p
 def test_rows_in_a_folder_of_another_host_are_missed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    write = spark_files._write
+    write = data_files._write
 
     def lost(rows: DataFrame, folder: Path, *options: Any) -> None:
         write(rows, folder, *options)
         finished_files(folder)[0].unlink()
 
-    monkeypatch.setattr(spark_files, "_write", lost)
+    monkeypatch.setattr(data_files, "_write", lost)
     with pytest.raises(WrittenRowsMissing, match="nothing was committed") as missed:
         write_files(spark.range(10).repartition(2), tmp_path / "rows", mode)
     assert missed.value.written == 10 > missed.value.found

@@ -11,7 +11,7 @@ from spark_jobs.contract.payload_texts import PayloadTexts
 from spark_jobs.contract.validator import compiled_validator, validated_schema
 from spark_jobs.layers.bronze import SCHEMA
 from spark_jobs.layers.silver_tables import validated_nothing
-from spark_jobs.tables.spark_files import no_rows
+from spark_jobs.tables.data_files import no_rows
 
 WORKLOADS = CLONE / "tests" / "workloads" / "datasets"
 

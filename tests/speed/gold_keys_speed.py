@@ -28,9 +28,8 @@ from spark_jobs.layers.gold_files import PIECES, GoldTable, PiecePolicy
 from spark_jobs.layers.gold_layer import GoldCommit, merge_by_spark, update_of_run
 from spark_jobs.layers.gold_rows import gold_rows
 from spark_jobs.layers.silver_tables import MONTH, RefineRun, SilverTables
-from spark_jobs.tables.data_files import DataFile, TableSpec
+from spark_jobs.tables.data_files import DataFile, TableSpec, no_rows
 from spark_jobs.tables.delta_table import Table, partitioned_schema
-from spark_jobs.tables.spark_files import no_rows
 
 GOLD = LatestGold("users", "'all'", ("user_id",), ("at",), (("score", "score"), ("country", "country"), ("at", "at")))
 COLUMNS = "user_id string, at timestamp, score int, country string, _partition int, _offset long, _batch_id long"

@@ -46,10 +46,9 @@ from spark_jobs.layers.gold_files import GoldTable, rows_of
 from spark_jobs.layers.gold_layer import GoldCommit, write_gold
 from spark_jobs.layers.row_provenance import ReplacedGrains
 from spark_jobs.layers.silver_tables import Month, RefineRun, SilverTables, files_at
-from spark_jobs.tables.data_files import DataFile, TableSpec, are_of_one_day
+from spark_jobs.tables.data_files import DataFile, TableSpec, are_of_one_day, parquet_files
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 from spark_jobs.tables.failpoints import Step, pass_step
-from spark_jobs.tables.spark_files import parquet_files
 
 LEAST_COPIED = 512 << 10
 """Files that are smaller in the mean have few rows in a row group: their rows are written again, in larger ones."""

@@ -39,9 +39,8 @@ from spark_jobs.layers.gold_layer import GoldCommit
 from spark_jobs.layers.gold_measures import CARRIED, COMPARED, GoldMeasure, gold_measures
 from spark_jobs.layers.row_provenance import PROVENANCE
 from spark_jobs.layers.silver_tables import Month
-from spark_jobs.tables.data_files import HIVE_NULL, DataFile, TableSpec
+from spark_jobs.tables.data_files import HIVE_NULL, DataFile, TableSpec, no_rows
 from spark_jobs.tables.delta_table import Table
-from spark_jobs.tables.spark_files import no_rows
 
 if TYPE_CHECKING:
     from spark_jobs.backends.local.runs import RunRows

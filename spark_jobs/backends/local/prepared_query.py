@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 
 from include.ground.durable_files import new_process_folder
 from spark_jobs.backends.local.arrow_files import rows_in_files, write_arrow
-from spark_jobs.tables.spark_files import write_files
+from spark_jobs.tables.data_files import write_files
 
 SCAN = "FileSourceScanExec"
 CONSTANTS = frozenset({"LocalTableScanExec", "RDDScanExec", "RangeExec", "OneRowRelationExec"})

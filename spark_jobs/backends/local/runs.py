@@ -47,10 +47,9 @@ from spark_jobs.layers.bronze import ReleasedBronze
 from spark_jobs.layers.gold_rows import source_rows
 from spark_jobs.layers.silver_code import failure_of
 from spark_jobs.layers.silver_tables import Inheritance, Month, RefineRun, SilverTables, first_unexpired_batch
-from spark_jobs.tables.data_files import DataFile
+from spark_jobs.tables.data_files import DataFile, parquet_files, write_folder
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 from spark_jobs.tables.failpoints import Step, pass_step
-from spark_jobs.tables.spark_files import parquet_files, write_folder
 
 Batches = tuple[int, int]
 NextBounds = Callable[[int], Batches | None]

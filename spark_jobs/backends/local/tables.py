@@ -22,7 +22,7 @@ from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_inputs import GoldInputs
 from spark_jobs.layers.gold_rows import source_rows
 from spark_jobs.layers.silver_tables import REFUSED_AS, Month, SilverTables
-from spark_jobs.tables.spark_files import no_rows
+from spark_jobs.tables.data_files import no_rows
 
 
 def rejected_rows_sql(dataset: Dataset) -> str:

@@ -60,9 +60,9 @@ from spark_jobs.layers.silver_code import (
     most_tolerated,
 )
 from spark_jobs.layers.silver_tables import dated
+from spark_jobs.tables.data_files import parquet_files, read_files, read_folder
 from spark_jobs.tables.delta_table import RowsUnaccounted, validate_types
 from spark_jobs.tables.failpoints import Step, pass_step
-from spark_jobs.tables.spark_files import parquet_files, read_files, read_folder
 
 
 class AcceptedQuery:

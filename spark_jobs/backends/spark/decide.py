@@ -53,9 +53,9 @@ from spark_jobs.layers.silver_tables import (
     dated,
     first_unexpired_batch,
 )
+from spark_jobs.tables.data_files import parquet_files, parquet_rows, read_files, write_folder
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 from spark_jobs.tables.failpoints import Step, pass_step
-from spark_jobs.tables.spark_files import parquet_files, parquet_rows, read_files, write_folder
 
 HELD = StorageLevel.MEMORY_AND_DISK
 MOST_BROADCAST = 2_000_000

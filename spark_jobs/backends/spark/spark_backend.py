@@ -32,9 +32,19 @@ from spark_jobs.layers.gold_files import GoldTable
 from spark_jobs.layers.gold_layer import GoldCommit
 from spark_jobs.layers.row_provenance import ReplacedGrains
 from spark_jobs.layers.silver_tables import Month, RefineRun, SilverTables, files_at
-from spark_jobs.tables.data_files import BATCH, HIVE_NULL, DataFile, TableSpec, bounds_of
+from spark_jobs.tables.data_files import (
+    BATCH,
+    HIVE_NULL,
+    DataFile,
+    TableSpec,
+    bounds_of,
+    parquet_files,
+    read_files,
+    read_folder,
+    write_files,
+    write_folder,
+)
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
-from spark_jobs.tables.spark_files import parquet_files, read_files, read_folder, write_files, write_folder
 
 
 class SparkSql:

@@ -27,9 +27,8 @@ from pyspark.sql.types import DataType, DateType, DecimalType, TimestampType
 from include.ground.app_ids import OWNER_APP_ID, owner_epoch, require_ownership
 from include.ground.delta_log import commit_content, has_commit
 from spark_jobs.backends.backend import Metadata, Transaction
-from spark_jobs.tables.data_files import Bound, DataFile, TableSpec, widened, written_file
+from spark_jobs.tables.data_files import Bound, DataFile, TableSpec, finished_files, widened, written_file
 from spark_jobs.tables.delta_table import OwnershipLost, Table, validate_types
-from spark_jobs.tables.spark_files import finished_files
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable as SparkDelta
