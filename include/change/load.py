@@ -70,11 +70,9 @@ class LoadPlan(TopicRelease[LoadParameters]):
         added = _file_set(request, base, form, files)
         predicted = _predicted(settings, publication, base, start, added)
         request.refuse_small_disk(predicted, warehouse(settings))
-        fresh = base
-        if not parameters.dry_run:
-            fresh = snapshot_with_files(settings, base, start, added)
-        size = sum(file.size for file in files)
-        requested = f"{len(files):,} files, {size / 1e6:,.1f} MB: {', '.join(parameters.files)}"
+        fresh = base if parameters.dry_run else snapshot_with_files(settings, base, start, added)
+        size, number = sum(file.size for file in files), f"{len(files):,} file{'s' if len(files) > 1 else ''}"
+        requested = f"{number}, {size / 1e6:,.1f} MB: {', '.join(parameters.files)}"
         others = "inherited" if start else "validated again"
         why = f"also has the records of these files, as partition {added.partition}; the others are {others}"
         changes = [TableChange(f"silver.{dataset}", "changed", why)]
