@@ -18,7 +18,6 @@ from include.change.jobs import JobFailed, run_job
 from include.cli.main import FAILED
 from include.cli.terminal import AsJson, line_console, print_json, sample_file, table_of, wide_console
 from include.declare.dataset import (
-    case_files,
     case_text,
     dataset_names,
     declared_dataset,
@@ -141,7 +140,7 @@ def try_sample(
         raise Refused("--accept stores results once, and --watch goes on", f"headrace try {dataset} --accept")
     settings = load_settings()
     folder = checked_dataset(settings, dataset).folder
-    files = [sample] if sample is not None else case_files(folder)
+    files = [sample] if sample is not None else sorted(folder.glob("cases/*.jsonl"))
     if not files:
         what = f"{dataset}: there is no case in {folder / 'cases'}"
         raise Refused(what, f"headrace try {dataset} SAMPLE.jsonl", code="nothing-to-try")

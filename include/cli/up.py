@@ -21,11 +21,12 @@ from include.observe.doctor import Verdict, run_checks
 from include.observe.processes import observe_jobs, observe_process, switched_on
 from include.run.airflow_parts import airflow as airflow_argv
 from include.run.airflow_process import (
+    USER,
     AirflowNotStarted,
     airflow_environment,
     down_airflow,
     keys_file,
-    login_hint,
+    password_path,
     require_airflow,
     up_airflow,
 )
@@ -97,7 +98,8 @@ def start_airflow(settings: Settings, console: Console) -> None:
     except AirflowNotStarted as error:
         show_error(error)
         raise typer.Exit(FAILED) from error
-    console.print(f"Airflow: {escape(login_hint(settings, run))}", highlight=False)
+    login = f'{run.extra["page"]}   user {USER}, password in "{password_path(settings)}"'
+    console.print(f"Airflow: {escape(login)}", highlight=False)
     console.print(f"next: {NEXT_IN_AIRFLOW}", highlight=False)
 
 

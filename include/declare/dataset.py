@@ -268,9 +268,6 @@ def content_hash(folder: Path, leave_out: Sequence[str] = ()) -> str:
     return digest.hexdigest()[:12]
 
 
-CASES = "cases"
-
-
 class ExpectedCase(BaseModel):
     """The expected results of a case: reasons by line, rows by gold table."""
 
@@ -289,11 +286,6 @@ class ExpectedCase(BaseModel):
             if list(gold.get(table, ())) != rows:
                 found.append(f"{table}: expected {_shown(rows)}, is {_shown(gold.get(table, ()))}")
         return found
-
-
-def case_files(folder: Path) -> list[Path]:
-    """Return the files of records in a dataset's folder, sorted."""
-    return sorted((folder / CASES).glob("*.jsonl"))
 
 
 def expected_path(case: Path) -> Path:

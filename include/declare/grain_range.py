@@ -156,7 +156,7 @@ def grain_range(grain: Sequence[str], schema: Any, since: datetime, until: datet
     column, domain = found
     if domain == "time":
         return GrainRange(column, since, until)
-    return GrainRange(column, since.astimezone(UTC).date(), _first_day(until))
+    return GrainRange(column, since.astimezone(UTC).date(), (until.astimezone(UTC) + (DAY - MICROSECOND)).date())
 
 
 def grain_time(grain: Sequence[str], schema: Any) -> tuple[str, Domain] | None:
@@ -183,8 +183,3 @@ def timed_query(gold: DerivedGold, schema: Any) -> QueryGold:
     length = max(1, -(-longest // UNIT[domain]))
     window = Window(column, WindowSize(f"{length} {domain}", domain, length), column)
     return replace(query, window=window, keys=tuple(name for name in gold.grain if name != column))
-
-
-def _first_day(moment: datetime) -> date:
-    """Return the day that begins at or after a moment."""
-    return (moment.astimezone(UTC) + (DAY - MICROSECOND)).date()

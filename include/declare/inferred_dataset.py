@@ -23,7 +23,6 @@ from include.declare.column_type import MAX_PRECISION, ColumnType, Profile
 from include.declare.contract import joined_path
 from include.declare.contract_columns import POINTED
 from include.declare.contract_types import COLUMN_TYPES, default_type
-from include.declare.portable_regex import DEFAULT_STRING_BYTES
 from include.declare.sample_records import Fields, RecordSample, is_day, is_local, is_zoned, moment
 from include.declare.sql_checks import is_column
 from include.declare.yaml_declarations import NAME
@@ -279,11 +278,6 @@ def _few_values(values: Sequence[str]) -> tuple[str, ...]:
     counts = Counter(values)
     is_few = 2 <= len(counts) <= ENUM_VALUES and min(counts.values()) >= ENUM_TIMES
     return tuple(sorted(counts)) if is_few else ()
-
-
-def longest_accepted(field: InferredField) -> int:
-    """Return the maximum length of a text in bytes: generous, since the sample may lack the longest."""
-    return min(DEFAULT_STRING_BYTES, max(256, 4 * field.longest))
 
 
 ID_NAME = re.compile(r"^(id|uuid|guid|key|no|number)$|_(id|uuid|guid|key|no|number)$")

@@ -18,9 +18,9 @@ from include.declare.inferred_dataset import (
     InferredDataset,
     InferredField,
     TimeForm,
-    longest_accepted,
     value_at,
 )
+from include.declare.portable_regex import DEFAULT_STRING_BYTES
 from include.declare.sample_records import RecordSample
 from include.declare.sql_checks import is_column
 from include.declare.yaml_declarations import NAME, NAME_RULE
@@ -164,7 +164,8 @@ def _accepted(values: Sequence[str]) -> str:
 def _text_rule(field: InferredField, is_key: bool) -> str:
     if field.values:
         return _accepted(field.values)
-    length = f"maxLength: {longest_accepted(field)}"
+    # Generous: the sample may lack the longest.
+    length = f"maxLength: {min(DEFAULT_STRING_BYTES, max(256, 4 * field.longest))}"
     pattern = {TimeForm.local: LOCAL_TIME, TimeForm.day: DAY_TIME, **EPOCH_TEXT}.get(field.form) if is_key else None
     least = "minLength: 1, " if is_key and not pattern else ""
     return f"logicalTypeOptions: {{{least}{length}{f', pattern: {chr(39)}{pattern}{chr(39)}' if pattern else ''}}}"

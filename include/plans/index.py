@@ -114,11 +114,6 @@ def entry_of(record: PlanRecord) -> Entry:
     )
 
 
-def damaged_entry(plan: str, dataset: str) -> Entry:
-    """Return the entry of a plan that cannot be read: it may be open once it is restored."""
-    return Entry(plan, dataset, planned_at=time.time(), is_read=False)
-
-
 def index_path(settings: Settings) -> Path:
     """Return the path of the index."""
     return plan_path(settings, INDEX) / "plans.sqlite"

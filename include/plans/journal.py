@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -401,7 +402,8 @@ def _refresh(settings: Settings) -> None:
 def _entry(found: PlanRecord | UnreadablePlan | None, plan: str) -> index.Entry:
     if isinstance(found, PlanRecord):
         return entry_of(found)
-    return index.damaged_entry(plan, "" if found is None else found.dataset or "")
+    # It may be open once it is restored.
+    return index.Entry(plan, (found and found.dataset) or "", planned_at=time.time(), is_read=False)
 
 
 def _readable(settings: Settings, plans: Iterable[str]) -> Iterator[PlanRecord]:

@@ -284,11 +284,6 @@ def unhealthy_parts(run: RunFile) -> list[str]:
     return [name for name, part in parts.items() if (part or {}).get("status") != HEALTHY]
 
 
-def login_hint(settings: Settings, run: RunFile) -> str:
-    """Return the address of Airflow's page, user and password file."""
-    return f'{run.extra["page"]}   user {USER}, password in "{password_path(settings)}"'
-
-
 INIT = "init"
 REFUSED = 2
 
