@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -13,8 +14,10 @@ import pytest
 from small_warehouse import SHOP_DAYS, SILVER, UTC_MICROS, at, silver_row
 
 from include.audit.gold import GoldCheck, UncheckedTable, gold_check, recompute_sql
+from include.declare.fold_function import FoldFunction
 from include.declare.gold import AdditiveGold, Gold, LatestGold, QueryGold
 from include.declare.measures import Measure
+from include.declare.state_by_key import FoldGold
 from include.declare.windows import Window, parsed_size
 
 DAY = Window("sold_at", parsed_size("1 day"), "day")
@@ -235,6 +238,29 @@ def test_difference_that_may_be_of_the_dialects_leaves_the_table_unchecked(
     # A wrong count has no such excuse.
     assert wrong == [("different", 1)]
     assert "rows with a wrong sales" in detail
+
+
+def test_function_that_fails_on_what_duckdb_may_read_otherwise_is_not_blamed(
+    database: duckdb.DuckDBPyConnection,
+) -> None:
+    text = "def letters(rows):\n    yield {'letters': sum(len(row['word']) for row in rows.to_pylist())}"
+    gold = FoldGold(
+        "letters",
+        keys=("shop",),
+        order_by=("event_id",),
+        columns=(("word", "split(kind, ' ')[0]"),),
+        function=FoldFunction("letters.py", "letters", text),
+        returns=(("letters", "bigint"),),
+    )
+    schema = pa.schema({"shop": pa.string(), "letters": pa.int64()})
+    checked, wrong, _ = check(database, gold, [{"shop": "north", "letters": 16}], schema)
+    assert isinstance(checked, UncheckedTable)
+    assert "may evaluate bracket, regexpsplit differently" in checked.reason
+    assert (wrong, checked.expression) == ([], "split(kind, ' ')[0]; true")
+    certain = replace(gold, columns=(("number", "kind"),))
+    checked, _, _ = check(database, certain, [], schema)
+    assert isinstance(checked, UncheckedTable)
+    assert "fails on the rows of shop='north'" in checked.reason
 
 
 def test_nulls_come_in_sparks_order_in_a_recomputed_query(database: duckdb.DuckDBPyConnection) -> None:
