@@ -21,6 +21,10 @@ os.environ.setdefault("HEADRACE_CONSOLE", "off")
 # Many small and different queries: the optimising compiler costs more than it saves.
 # Without the optimising compiler the code cache has 48 MB, which delta-spark fills: what comes later is interpreted.
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+QUICK = "not extended"
+"""What `make test` selects."""
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Options without which Spark compiles Java for each query: a fifth of the JVM's time where a query has some rows."""
 SIZES = "HEADRACE_TEST_"
 """Variables of tests begin so: seeds and counts. Test modules read them when they are imported."""
 
@@ -74,10 +78,12 @@ def disk_is_not_awaited() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """One session for all cases and parity tests, with the settings that drivers use, delta-spark included."""
     state = tmp_path_factory.mktemp("spark state")
     session = open_session(Settings(state=state, driver_memory="2g", driver_jvm=QUICK_JVM), "tests", delta=True)
+    for option, value in INTERPRETED.items() if request.config.option.markexpr == QUICK else ():
+        session.conf.set(option, value)
     yield session
     session.stop()
 
