@@ -18,7 +18,8 @@ from include.declare.file_sets import FileSet
 from include.ground.record_coordinates import LOADED, offset_in_set
 from include.ground.settings import Settings
 from include.read.publication import Publication
-from include.read.record_files import GONE, how_changed, payloads
+from include.read.record_files import payloads
+from include.read.record_stores import GONE, how_changed
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from functools import partial
+from itertools import count
 from typing import Any
 
 from include.change.jobs import request_owner
@@ -30,7 +31,8 @@ from include.plans.journal import next_plan_id
 from include.plans.plan import LOAD, Plan, Prediction
 from include.read.publication import Publication, read_publication, tables_of
 from include.read.published_tables import batch_offsets, first_unexpired_batch
-from include.read.record_files import FORMS, FoundFile, checksum, estimated_rows, find_files, form_of
+from include.read.record_files import FORMS, estimated_rows, form_of
+from include.read.record_stores import FoundFile, checksum, find_files
 from include.state.owner_requests import OwnerRequest, RequestKind
 from include.state.process_states import stream_name
 from include.state.run_files import process_signs
@@ -104,7 +106,8 @@ def _found(settings: Settings, base: Dataset, parameters: LoadParameters) -> tup
     forms = {form_of(file.address) for file in found} if parameters.form == "auto" else {parameters.form}
     if forms - FORMS.keys() or len(forms) > 1:
         first = found[0].address
-        unlike = [file.address for file in found if form_of(file.address) != form_of(first)] or [first]
+        unknown = [file.address for file in found if form_of(file.address) not in FORMS]
+        unlike = unknown or [file.address for file in found if form_of(file.address) != form_of(first)]
         why = f"the names of the files end differently, or tell no format ({unlike[0]})"
         raise LoadRefused(base.name, why, f"--format {'|'.join(FORMS)}, or one format a plan", unlike)
     return _accepted_form(base, forms.pop()), found
@@ -164,7 +167,9 @@ def _predicted(
 
 def _file_set(request: Request[LoadParameters], base: Dataset, form: str, files: Sequence[RecordFile]) -> FileSet:
     plan = next_plan_id(request.settings, LOAD, base.name)
-    partition = FIRST_FILE_SET + int(plan.rpartition("-")[2])
+    # A state folder that was restored has sets of plans that it does not know.
+    taken = {each.partition for each in base.file_sets}
+    partition = next(n for n in count(FIRST_FILE_SET + int(plan.rpartition("-")[2])) if n not in taken)
     literals = tuple(_literals(base))
     # As exact as times of Kafka.
     time = request.now.replace(microsecond=request.now.microsecond // 1000 * 1000)
@@ -174,8 +179,8 @@ def _file_set(request: Request[LoadParameters], base: Dataset, form: str, files:
 def _literals(base: Dataset) -> Iterator[str]:
     """Yield the members of a record that JSON writes without quotation marks."""
     for column in base.contract.columns:
-        if COLUMN_TYPES[column.type].logical in LITERALS:
-            yield column.member
+        if COLUMN_TYPES[column.type].logical in LITERALS and len(column.path) == 1:
+            yield column.path[0]
 
 
 LITERALS = ("integer", "number", "boolean")

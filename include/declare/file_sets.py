@@ -62,10 +62,10 @@ def write_file_sets(folder: Path, sets: Sequence[FileSet]) -> None:
 
 
 def repeated_files(files: Sequence[RecordFile], loaded: Sequence[FileSet]) -> Iterator[tuple[str, str]]:
-    """Yield each file whose bytes come twice: its address, and where they are already."""
+    """Yield each file whose bytes come twice: its address, and where they are already. One without bytes never does."""
     known = {file.sha256: f"{file.address} of plan {each.plan}" for each in loaded for file in each.files}
     count = Counter[str]()
-    for file in files:
+    for file in filter(lambda file: file.size, files):
         count[file.sha256] += 1
         if file.sha256 in known:
             yield file.address, known[file.sha256]

@@ -1,188 +1,37 @@
-"""Files of records, on this machine or in a store: found by a pattern, read in order as arrays of payloads.
+"""Files of records, read in order as arrays of payloads: the bytes of a line, or the JSON of a row.
 
-No row passes through Python. A payload is the bytes of a line, or the JSON of a row.
+Rows that are as their file's format has them do not pass through Python.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import csv, fs
+from pyarrow import csv
 
-from include.ground.errors import Refused, Transient
-from include.ground.object_store import DEFAULT_REGION
-from include.ground.settings import Settings, read_password
-from include.ground.sql_quoting import sql_identifier, sql_literal
+from include.ground.settings import Settings
+from include.ground.sql_quoting import sql_literal
 from include.read.memory_database import memory_database
-
-READ_BYTES = 8 << 20
-"""Bytes that are read, and lines that are found, at a time."""
-WILD = re.compile(r"[*?\[]")
-REMOTE = re.compile(r"[a-z][a-z0-9]+://")
-
-
-def file_changed(address: str, how: str) -> Refused:
-    """Return that a file is not the one that was planned; `how` says what differs."""
-    what = f"{address} has changed since the load was planned: {how}; nothing of it was loaded"
-    return Refused(what, "headrace plan cancel PLAN, then headrace load plan again", code="file-changed", file=address)
-
-
-@dataclass(frozen=True)
-class FoundFile:
-    """A file as it is there: its address, bytes, and the time of its last change in nanoseconds since 1970."""
-
-    address: str
-    size: int
-    modified_ns: int
-
-
-def files_unreadable(place: str, why: str) -> Transient:
-    """Return that files cannot be listed or read: their store does not answer, or refuses."""
-    what = f"{place} cannot be read: {why}; nothing was changed"
-    return Transient(what, "the same command again", code="files-unreadable", place=place, why=why)
-
-
-@contextmanager
-def _errors(place: str) -> Iterator[None]:
-    """Raise what a store or a file answers as `files-unreadable`."""
-    try:
-        yield
-    except (OSError, pa.ArrowInvalid) as error:
-        why = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
-        raise files_unreadable(place, why) from error
-
-
-def _file_system(settings: Settings, address: str) -> tuple[Any, str]:
-    """Return the file system of an address and the path there."""
-    if not REMOTE.match(address) or address.startswith("file://"):
-        return fs.LocalFileSystem(), str(Path(address.removeprefix("file://")).absolute())
-    if address.startswith("s3://"):
-        return _s3(settings), address.removeprefix("s3://")
-    system, path = fs.FileSystem.from_uri(address)
-    return system, str(path)
-
-
-def _s3(settings: Settings) -> Any:
-    """Return the store, with the endpoint and the key of HEADRACE_WAREHOUSE_… where they are set."""
-    secret = settings.warehouse_secret_file
-    access: dict[str, str] = {"region": os.environ.get("AWS_REGION", DEFAULT_REGION)}
-    if settings.warehouse_endpoint:
-        scheme, _, host = settings.warehouse_endpoint.partition("://")
-        access |= {"endpoint_override": host.rstrip("/"), "scheme": scheme}
-    if settings.warehouse_key_id and secret:
-        access |= {"access_key": settings.warehouse_key_id}
-        access |= {"secret_key": read_password("HEADRACE_WAREHOUSE_SECRET_FILE", secret)}
-    return fs.S3FileSystem(**access)
-
-
-def file_within(settings: Settings, pattern: str) -> str:
-    """Return a pattern that leads into a store, or into the folder HEADRACE_FILES. Raises Refused, `files-unreadable`.
-
-    Who may load may not therefore read all that this host can read: also a link in the folder leads nowhere else.
-    """
-    if REMOTE.match(pattern) and not pattern.startswith("file://"):
-        return pattern
-    folder = settings.files.resolve()
-    path = (folder / pattern.removeprefix("file://")).resolve()
-    named = find_files(settings, str(path)) if path.is_relative_to(folder) else ()
-    if not all(each.resolve().is_relative_to(folder) for each in [path, *(Path(file.address) for file in named)]):
-        what = f"{pattern} is not in {settings.files}, from which requests load files; nothing was planned"
-        remedy = "move the file there, set HEADRACE_FILES of the console, or load it by the command line"
-        raise Refused(what, remedy, code="file-elsewhere", file=pattern)
-    return str(path)
-
-
-def find_files(settings: Settings, pattern: str) -> list[FoundFile]:
-    """Return the files that a pattern names, by address: `*` and `?` inside a folder, `**` across folders.
-
-    Raises `files-unreadable`.
-    """
-    with _errors(pattern):
-        system, path = _file_system(settings, pattern)
-        scheme = pattern.partition("://")[0] + "://" if REMOTE.match(pattern) else ""
-        prefix = "" if scheme == "file://" or not scheme else scheme
-        found = [each for each in _listed(system, path) if each.type is fs.FileType.File]
-    files = (FoundFile(prefix + each.path, int(each.size), int(each.mtime_ns or 0)) for each in found)
-    return sorted(files, key=lambda file: file.address)
-
-
-def _listed(system: Any, path: str) -> Sequence[Any]:
-    if not WILD.search(path):
-        return list(system.get_file_info([path]))
-    fixed = path[: WILD.search(path).start()].rpartition("/")[0]  # type: ignore[union-attr]
-    deep = "/" in path[len(fixed) + 1 :]
-    matches = re.compile(_expression(path)).fullmatch
-    selector = fs.FileSelector(fixed or "/", recursive=deep, allow_not_found=True)
-    return [each for each in system.get_file_info(selector) if matches(each.path)]
-
-
-def _expression(pattern: str) -> str:
-    parts = re.split(r"(\*\*/?|\*|\?|\[[^\]]+\])", pattern)
-    wild = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return "".join(wild.get(part, part if part.startswith("[") else re.escape(part)) for part in parts)
-
-
-def found_now(settings: Settings, address: str) -> FoundFile | None:
-    """Return a file as it is now, None without one. Raises `files-unreadable`."""
-    with _errors(address):
-        system, path = _file_system(settings, address)
-        (now,) = system.get_file_info([path])
-    if now.type is not fs.FileType.File:
-        return None
-    return FoundFile(address, int(now.size), int(now.mtime_ns or 0))
-
-
-GONE = "it is gone"
-
-
-def how_changed(settings: Settings, address: str, size: int, modified_ns: int, sha256: str) -> str:
-    """Return how a file differs from what it was, "" if it does not: equal size and time of change say so."""
-    now = found_now(settings, address)
-    if now is None:
-        return GONE
-    if now.size != size:
-        return f"it had {size:,} bytes and has {now.size:,}"
-    if now.modified_ns != modified_ns and checksum(settings, address) != sha256:
-        return f"its SHA-256 was {sha256[:12]}… and is another one"
-    return ""
-
-
-def checksum(settings: Settings, address: str) -> str:
-    """Return the SHA-256 of a file's bytes. Raises `files-unreadable`."""
-    digest = hashlib.sha256()
-    with _errors(address), _opened(settings, address, None) as stream:
-        while block := stream.read_buffer(READ_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _opened(settings: Settings, address: str, compression: str | None) -> Any:
-    system, path = _file_system(settings, address)
-    return system.open_input_stream(path, compression=compression, buffer_size=READ_BYTES)
-
+from include.read.record_stores import READ_BYTES, FoundFile, opened, opened_anywhere, read_errors
 
 Payloads = Iterator[pa.Array]
 
 
 def payloads(settings: Settings, address: str, form: str, literals: Sequence[str] = ()) -> Payloads:
-    """Yield the payloads of a file in order; `form` is one of FORMS. Raises `files-unreadable`.
+    """Yield the payloads of a file in order; `form` is one of FORMS. Raises `files-unreadable`, `file-malformed`.
 
     `literals`: columns of a text format whose values are numbers or truth values.
     """
-    with _errors(address):
+    with read_errors(address):
         yield from FORMS[form](settings, address, literals)
 
 
@@ -193,9 +42,9 @@ def estimated_rows(settings: Settings, files: Sequence[FoundFile], form: str) ->
         return 0
     share = sum(file.size for file in files) / first.size
     if form in COUNTED:
-        with _errors(first.address):
+        with read_errors(first.address):
             return round(COUNTED[form](settings, first.address) * share)
-    with _errors(first.address), _opened(settings, first.address, None) as stream:
+    with read_errors(first.address), opened(settings, first.address, None) as stream:
         head = stream.read(SAMPLE_BYTES)
     return round(_rows_in_text(head, _compression(first.address)) * sum(file.size for file in files) / len(head))
 
@@ -216,8 +65,7 @@ SAMPLE_BYTES = 1 << 20
 
 
 def _parquet_rows(settings: Settings, address: str) -> int:
-    system, path = _file_system(settings, address)
-    with system.open_input_file(path) as source:
+    with opened_anywhere(settings, address) as source:
         return int(pq.ParquetFile(source).metadata.num_rows)
 
 
@@ -247,8 +95,8 @@ def _compression(address: str) -> str | None:
 
 def _lines(settings: Settings, address: str, _literals: Sequence[str]) -> Payloads:
     """Yield the lines of a file, as bytes; empty ones are no records."""
-    with _opened(settings, address, _compression(address)) as stream:
-        rest = b""
+    with opened(settings, address, _compression(address)) as stream:
+        rest = stream.read(READ_BYTES).removeprefix(BYTE_ORDER_MARK)
         while block := stream.read(READ_BYTES):
             whole, newline, rest = (rest + block).rpartition(b"\n")
             if newline:
@@ -257,6 +105,7 @@ def _lines(settings: Settings, address: str, _literals: Sequence[str]) -> Payloa
             yield lines_of(rest + b"\n")
 
 
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 NEWLINE = ord("\n")
 
 
@@ -326,10 +175,9 @@ def _csv(settings: Settings, address: str, literals: Sequence[str]) -> Payloads:
     """
     returned = 0
     try:
-        with _unreported(UnicodeDecodeError):
-            for rows in _csv_in(settings, address, literals, "utf8"):
-                yield rows
-                returned += len(rows)
+        for rows in _unreported(_csv_in(settings, address, literals, "utf8")):
+            yield rows
+            returned += len(rows)
     except pa.ArrowInvalid:
         # pyarrow gives no such row that is no UTF-8 either. In Latin-1 each byte is a character, which is a byte again.
         for rows in _csv_in(settings, address, literals, "latin1"):
@@ -338,16 +186,20 @@ def _csv(settings: Settings, address: str, literals: Sequence[str]) -> Payloads:
             yield pa.array([text.decode().encode("latin1") for text in fresh.to_pylist()], pa.binary())
 
 
+def _unreported(rows: Payloads) -> Payloads:
+    """Yield the rows. Python prints no UnicodeDecodeError meanwhile: nobody can catch it, and pyarrow goes on."""
+    while True:
+        with _silent(UnicodeDecodeError):
+            each = next(rows, None)
+        if each is None:
+            return
+        yield each
+
+
 @contextmanager
-def _unreported(kind: type[Exception]) -> Iterator[None]:
-    """Keep Python from printing errors of a kind that nobody can catch: pyarrow's reader goes on after them."""
+def _silent(kind: type[Exception]) -> Iterator[None]:
     hook = sys.unraisablehook
-
-    def reported(found: Any) -> None:
-        if not issubclass(found.exc_type, kind):
-            hook(found)
-
-    sys.unraisablehook = reported
+    sys.unraisablehook = lambda found: None if issubclass(found.exc_type, kind) else hook(found)
     try:
         yield
     finally:
@@ -355,38 +207,50 @@ def _unreported(kind: type[Exception]) -> Iterator[None]:
 
 
 def _csv_in(settings: Settings, address: str, literals: Sequence[str], encoding: str) -> Payloads:
-    with _opened(settings, address, _compression(address)) as stream:
+    with opened(settings, address, _compression(address)) as stream:
         first = bytearray()
         while not first.endswith(b"\n") and (byte := stream.read(1)):
             first += byte
         if not first:
             return
-        names = [str(name) for name in csv.read_csv(pa.BufferReader(bytes(first))).column_names]
-        if repeated := sorted({name for name in names if names.count(name) > 1}):
-            raise OSError(f"the header has {repeated[0]!r} twice")
+        names = _header(bytes(first))
         odd = _OddRows()
         texts = _csv_rows(stream, names, odd, encoding)
-        for rows in _json_rows(texts, {name: LITERAL for name in names if name in literals}):
+        for rows in _json_rows(texts, literals):
             yield odd.among(rows)
         yield odd.among(pa.array([], pa.binary()))
 
 
+def _header(line: bytes) -> list[str]:
+    """Return the names in the first line of a CSV file. Raises ArrowInvalid."""
+    text = line.rstrip(b"\r\n")
+    if b"\r" in text:
+        raise pa.ArrowInvalid("a line ends in a carriage return alone")
+    names = [str(name) for name in csv.read_csv(pa.BufferReader(text + b"\n")).column_names]
+    _refuse_repeated(names)
+    return names
+
+
+def _refuse_repeated(names: Sequence[str]) -> None:
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise pa.ArrowInvalid(f"two columns are named {repeated[0]!r}")
+
+
 def _parquet(settings: Settings, address: str, _literals: Sequence[str]) -> Payloads:
     """Yield the rows of a Parquet file as JSON."""
-    system, path = _file_system(settings, address)
-    with system.open_input_file(path) as source:
-        yield from _json_rows(pq.ParquetFile(source).iter_batches(ROWS_AT_A_TIME), {})
+    with opened_anywhere(settings, address) as source:
+        yield from _json_rows(pq.ParquetFile(source).iter_batches(ROWS_AT_A_TIME), ())
 
 
 def _avro(settings: Settings, address: str, _literals: Sequence[str]) -> Payloads:
     """Yield the rows of an Avro file as JSON; the whole file is in memory."""
-    yield from _json_rows(_avro_rows(settings, address).to_batches(ROWS_AT_A_TIME), {})
+    yield from _json_rows(_avro_rows(settings, address).to_batches(ROWS_AT_A_TIME), ())
 
 
 def _avro_rows(settings: Settings, address: str) -> pa.Table:
     import polars as pl
 
-    with _opened(settings, address, None) as stream:
+    with opened(settings, address, None) as stream:
         return pl.read_avro(BytesIO(stream.read())).to_arrow()
 
 
@@ -400,12 +264,20 @@ LITERAL = (
 """A text that is JSON as it stands; any other one becomes a string, which the contract judges."""
 
 
-def _json_rows(batches: Iterable[pa.RecordBatch], tokens: Mapping[str, str]) -> Payloads:
-    """Yield rows as JSON objects with the columns' names, without those that are null. DuckDB makes the text."""
+def _json_rows(batches: Iterable[pa.RecordBatch], literals: Container[str]) -> Payloads:
+    """Yield rows as JSON objects with the columns' names, without those that are null. DuckDB makes the text.
+
+    `literals`: columns of texts that are JSON as they stand. Raises ArrowInvalid.
+    """
     with memory_database() as database:
         for batch in batches:
-            rows = pa.table({name: _plain(batch[name]) for name in batch.schema.names})
-            members = (_member(field, tokens.get(field.name)) for field in rows.schema)
+            _refuse_repeated(batch.schema.names)
+            # For DuckDB a and A are one name.
+            rows = pa.table({f"c{n}": _plain(column) for n, column in enumerate(batch.columns)})
+            columns = zip(batch.schema.names, rows.schema, strict=True)
+            members = (
+                _member(name, LITERAL if name in literals else field.type, field.name) for name, field in columns
+            )
             database.register("given", rows)
             sql = f"select '{{' || concat_ws(',', {', '.join(members)}) || '}}' as payload from given"
             made = database.sql(sql).to_arrow_table()["payload"]
@@ -413,31 +285,64 @@ def _json_rows(batches: Iterable[pa.RecordBatch], tokens: Mapping[str, str]) -> 
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """Return a column without what DuckDB would write otherwise: times are those of UTC, dictionaries their values."""
-    if pa.types.is_timestamp(column.type):
-        return column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.timestamp("us"))
+    """Return the values of a dictionary; DuckDB would write its indexes."""
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
-def _member(field: pa.Field, token: str | None) -> str:
-    """Return SQL for a member of an object, null for a null value."""
-    name = sql_identifier(field.name)
-    value = (token or _token(field.type)).format(name)
-    return f"{sql_literal(json.dumps(field.name) + ':')} || {value}"
+def _member(name: str, kind: pa.DataType | str, value: str) -> str:
+    """Return SQL for a member of an object, null for a null value; `kind` may be SQL that writes the value."""
+    written = kind.format(value) if isinstance(kind, str) else _json_sql(kind, value)
+    return f"{_key(name)} || {written}"
 
 
-def _token(kind: pa.DataType) -> str:
-    """Return SQL that writes a value of a type as JSON; numbers keep all their digits."""
-    return next((sql for is_kind, sql in TOKENS if is_kind(kind)), "to_json({0})::varchar")
+def _json_sql(kind: pa.DataType, value: str, depth: int = 0) -> str:
+    """Return SQL that writes a value of a type as JSON, null for null; numbers keep all their digits."""
+    if pa.types.is_struct(kind):
+        fields = ((each.name, f"struct_extract({value}, {sql_literal(each.name)})", each.type) for each in kind)
+        members = (f"{_key(name)} || {_inner(inner, field, depth)}" for name, field, inner in fields)
+        return _enclosed(value, "{", " || ',' || ".join(members), "}")
+    element = f"v{depth}"
+    if pa.types.is_map(kind):
+        pair = f"to_json({element}.key::varchar)::varchar || ':' || {_inner(kind.item_type, element + '.value', depth)}"
+        return _enclosed(value, "{", _listed(f"map_entries({value})", element, pair), "}")
+    if any(is_list(kind) for is_list in LISTS):
+        return _enclosed(value, "[", _listed(value, element, _inner(kind.value_type, element, depth)), "]")
+    written = next((sql for is_kind, sql in TOKENS if is_kind(kind)), "to_json({0})::varchar")
+    return written.format(value)
 
 
+def _key(name: str) -> str:
+    return sql_literal(json.dumps(name) + ":")
+
+
+def _inner(kind: pa.DataType, value: str, depth: int) -> str:
+    """Return SQL for a value inside a row: there nulls are written."""
+    return f"coalesce({_json_sql(kind, value, depth + 1)}, 'null')"
+
+
+def _listed(values: str, element: str, written: str) -> str:
+    return f"coalesce(array_to_string(list_transform({values}, lambda {element}: {written}), ','), '')"
+
+
+def _enclosed(value: str, begin: str, inside: str, end: str) -> str:
+    return f"case when {value} is not null then '{begin}' || {inside} || '{end}' end"
+
+
+LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+AT = "'\"%Y-%m-%dT%H:%M:%S.%fZ\"'"
+BASE64 = "'\"' || to_base64({0}) || '\"'"
 TOKENS: Sequence[tuple[Callable[[pa.DataType], bool], str]] = (
     (pa.types.is_integer, "{0}::varchar"),
     (pa.types.is_decimal, "{0}::varchar"),
     (pa.types.is_floating, "case when isfinite({0}) then {0}::varchar else to_json({0}::varchar)::varchar end"),
-    (pa.types.is_timestamp, "strftime({0}, '\"%Y-%m-%dT%H:%M:%S.%fZ\"')"),
-    (pa.types.is_binary, "'\"' || to_base64({0}) || '\"'"),
+    (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None, f"strftime(timezone('UTC', {{0}}), {AT})"),
+    (pa.types.is_timestamp, f"strftime({{0}}::timestamp, {AT})"),
+    (pa.types.is_binary, BASE64),
+    (pa.types.is_large_binary, BASE64),
+    (pa.types.is_fixed_size_binary, BASE64),
     (pa.types.is_string, TEXT),
+    (pa.types.is_large_string, TEXT),
+    (pa.types.is_string_view, TEXT),
 )
 
 FORMS: Mapping[str, Callable[[Settings, str, Sequence[str]], Payloads]] = {

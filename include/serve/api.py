@@ -37,7 +37,7 @@ from include.ground.paths import api_token_path, docs_page, docs_path, log_path
 from include.ground.settings import Settings, read_password
 from include.plans.journal import comparison_path, find_plan, load_comparison, load_plan, plan_of_ended_run
 from include.plans.plan import PlanRecord, Stage
-from include.read.record_files import file_within
+from include.read.record_stores import file_within
 from include.serve.action_log import logged_action
 from include.serve.forms import (
     AnalysisBody,

@@ -36,7 +36,8 @@ from include.ground.record_coordinates import (
     offset_in_set,
 )
 from include.ground.settings import Settings, reject_unsafe
-from include.read.record_files import file_changed, how_changed, payloads
+from include.read.record_files import payloads
+from include.read.record_stores import file_changed, how_changed
 from spark_jobs.tables.data_files import DataFile, ParquetWriting, TableSpec
 from spark_jobs.tables.delta_table import RowsUnaccounted, Table
 from spark_jobs.tables.failpoints import Step, pass_step

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -47,6 +48,12 @@ class Hadoop:
         process = self.processes.pop("dfs")
         process.kill()
         process.wait(30)
+
+    def web_address(self) -> str:
+        """Return where the name node answers HTTP: host:port."""
+        tree = ElementTree.parse(self.folder / "core-site.xml")
+        values = {each.findtext("name"): each.findtext("value") for each in tree.iter("property")}
+        return str(values["dfs.namenode.http-address"])
 
     def settings(self, cores: int = 2) -> dict[str, str]:
         """Return the variables of a stream on this cluster."""
@@ -113,13 +120,14 @@ class Hadoop:
 
 @contextmanager
 def hadoop_cluster(folder: Path, nodes: int) -> Iterator[Hadoop]:
-    """Yield HDFS and YARN with as many node managers; end them afterwards."""
+    """Yield HDFS and YARN with as many node managers, without these HDFS alone; end them afterwards."""
     locked = [jar for jar in read_jar_list(LOCK, hashed=True) if jar.folder == "hadoop"]
     fetch(locked, CLONE / ".jars", cache_folder(os.environ))
     cluster = Hadoop(folder)
     try:
         cluster.start_files()
-        cluster.start_nodes(nodes)
+        if nodes:
+            cluster.start_nodes(nodes)
         yield cluster
     finally:
         cluster.end()

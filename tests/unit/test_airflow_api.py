@@ -20,7 +20,7 @@ from include.ground.paths import log_path
 from include.ground.settings import Settings
 from include.plans.journal import load_plan, planning_lock
 from include.plans.plan import Stage
-from include.read.record_files import file_within
+from include.read.record_stores import file_within
 from include.run.airflow_process import own_api_token
 from include.serve.action_log import last_actions
 from include.serve.api import FAILURES

@@ -19,16 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 from error_codes import raises
 
-from include.ground.errors import Transient
+from include.ground.errors import Refused
 from include.ground.settings import Settings
 from include.read import record_files
-from include.read.record_files import (
-    estimated_rows,
-    find_files,
-    form_of,
-    lines_of,
-    payloads,
-)
+from include.read.record_files import estimated_rows, form_of, lines_of, payloads
+from include.read.record_stores import find_files
 
 LINES = [b'{"a": 1}', b"\xff\xfe no text \x01", b'{"b": "\xc3\xa4"}\r', b'{"c": 3} ']
 
@@ -113,11 +108,46 @@ def test_odd_rows_of_csv_are_records_that_a_contract_rejects(
         assert read(settings, path) == []
 
 
-def test_damaged_csv_is_named(settings: Settings, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"id,id\na,1\n", "two columns are named 'id'"),
+        (b"id,n\r1,x\r2,y\n", "a line ends in a carriage return alone"),
+        ("id,größe\na,1\n".encode("latin1"), "utf-8"),
+        (b"\nid,n\n", ""),
+    ],
+    ids=["same name", "carriage returns", "latin1", "blank"],
+)
+def test_csv_whose_header_is_no_header_is_refused(settings: Settings, tmp_path: Path, content: bytes, why: str) -> None:
     path = tmp_path / "a.csv"
-    path.write_text("id,id\na,1\n")
-    with raises(Transient, "files-unreadable", match="the header has 'id' twice"):
+    path.write_bytes(content)
+    with raises(Refused, "file-malformed", match=why) as raised:
         read(settings, path)
+    assert raised.value.remedy.startswith("mend the file")
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"id,ID\n1,2\n", [b'{"id":"1","ID":"2"}']),
+        (b"id,n,\n1,2,\n", [b'{"id":"1","n":"2"}']),
+        (b"id,n", []),
+        (b"\xef\xbb\xbfid\n1\n", [b'{"id":"1"}']),
+    ],
+    ids=["case", "last comma", "no line feed", "byte order mark"],
+)
+def test_names_of_csv_are_those_of_its_header(
+    settings: Settings, tmp_path: Path, content: bytes, found: list[bytes]
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(content)
+    assert read(settings, path) == found
+
+
+def test_byte_order_mark_is_no_part_of_the_first_line(settings: Settings, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"a":1}\n{"a":2}\n')
+    assert read(settings, path) == [b'{"a":1}', b'{"a":2}']
 
 
 AT = datetime(2019, 3, 4, 5, 6, 7, 80_000, UTC)
@@ -148,6 +178,36 @@ def test_rows_of_parquet_are_json_with_all_their_digits(settings: Settings, tmp_
     assert second == {"whole": 1, "real": "nan", "flag": False}
 
 
+def test_values_inside_others_are_json_as_those_outside(settings: Settings, tmp_path: Path) -> None:
+    inner = pa.struct([("at", pa.timestamp("us", "UTC")), ("raw", pa.binary()), ("none", pa.string())])
+    given = {
+        "a": pa.array([[{"at": AT, "raw": b"\xff\x00a", "none": None}], None], pa.list_(inner)),
+        "A": pa.array([[0.1, float("inf"), None], []], pa.list_(pa.float64())),
+        "m": pa.array([[('k"', {"x": b"a"})], []], pa.map_(pa.string(), pa.struct([("x", pa.large_binary())]))),
+        "f": pa.array([b"abc", None], pa.binary(3)),
+        "t": pa.array(["x", None], pa.large_string()),
+    }
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(given), path)
+    first, second = map(json.loads, read(settings, path))
+    assert first == {
+        "a": [{"at": "2019-03-04T05:06:07.080000Z", "raw": "/wBh", "none": None}],
+        "A": [0.1, "inf", None],
+        "m": {'k"': {"x": "YQ=="}},
+        "f": "YWJj",
+        "t": "x",
+    }
+    assert second == {"A": [], "m": {}}
+
+
+@pytest.mark.parametrize("content", [b"", b"Obj\x01 no avro"])
+def test_avro_that_is_none_is_refused(settings: Settings, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.avro"
+    path.write_bytes(content)
+    with raises(Refused, "file-malformed", match=r"a\.avro is not of its format"):
+        read(settings, path)
+
+
 def test_rows_of_avro_are_json(settings: Settings, tmp_path: Path) -> None:
     path = tmp_path / "a.avro"
     pl.DataFrame({"id": ["a", None], "n": [1, 2], "at": [AT.replace(tzinfo=None)] * 2}).write_avro(path)
@@ -156,21 +216,6 @@ def test_rows_of_avro_are_json(settings: Settings, tmp_path: Path) -> None:
         {"id": "a", "n": 1, "at": "2019-03-04T05:06:07.080000Z"},
         {"n": 2, "at": "2019-03-04T05:06:07.080000Z"},
     ]
-
-
-def test_pattern_names_files(settings: Settings, tmp_path: Path) -> None:
-    for name in ("2019/a.jsonl", "2019/b.jsonl", "2019/b.csv", "2020/x/c.jsonl", "d.jsonl"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("{}\n")
-
-    def named(pattern: str) -> list[str]:
-        return [str(Path(file.address).relative_to(tmp_path)) for file in find_files(settings, f"{tmp_path}/{pattern}")]
-
-    assert named("2019/*.jsonl") == ["2019/a.jsonl", "2019/b.jsonl"]
-    assert named("**/*.jsonl") == ["2019/a.jsonl", "2019/b.jsonl", "2020/x/c.jsonl", "d.jsonl"]
-    assert named("20??/?.csv") == ["2019/b.csv"]
-    assert named("d.jsonl") == ["d.jsonl"]
-    assert named("e.jsonl") == named("e/*") == []
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])

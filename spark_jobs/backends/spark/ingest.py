@@ -15,10 +15,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from include.declare.file_sets import FileSet
-from include.ground.errors import HeadraceError
+from include.ground.errors import Refused, Transient
 from include.ground.record_coordinates import AFTER, ROW_BITS, offset_in_set, place_in_set
 from include.ground.settings import Settings
-from include.read.record_files import files_unreadable
+from include.read.record_stores import UNREAD
 from spark_jobs.backends.backend import Transaction
 from spark_jobs.backends.local.bronze import commit_bronze
 from spark_jobs.backends.spark.figures import figures
@@ -142,13 +142,13 @@ def loaded_rows(
 
 
 def _read(settings: Settings, files: FileSet, start: int, tasks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a task's files; of a file that cannot be read also one whose key is the reason."""
+    """Yield the records of a task's files, after those of an unread one a record whose key is its error and reason."""
     first, begin = place_in_set(start)
     for number in chain.from_iterable(task["id"].to_pylist() for task in tasks):
         try:
             yield from file_records(settings, files, number, begin if number == first else 0)
-        except HeadraceError as error:
-            why = str(error.facts.get("why", error)).encode()
+        except (Refused, Transient) as error:
+            why = f"{error.code} {error.facts['why']}".encode()
             unread = {"topic": files.files[number].address, "offset": offset_in_set(number), "key": why}
             yield pa.RecordBatch.from_pylist([unread], SOURCE)
 
@@ -160,7 +160,8 @@ def _batches(read: DataFrame, first: int, begin: int, bounds: Sequence[int]) -> 
     found = sorted(figures(read.groupBy(F.shiftright("offset", ROW_BITS).alias("file")).agg(last, size, why, address)))
     for each in found:
         if each["unread"] is not None:
-            raise files_unreadable(each["topic"], each["unread"].decode())
+            code, _, reason = each["unread"].decode().partition(" ")
+            raise UNREAD[code](each["topic"], reason)
     ends = {each["file"]: place_in_set(each["last"])[1] + 1 for each in found}
     spans = {file: (begin if file == first else 0, end) for file, end in ends.items()}
     rows, content = sum(end - row for row, end in spans.values()), sum(each["bytes"] for each in found)
