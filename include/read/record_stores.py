@@ -84,7 +84,7 @@ class FoundFile:
 
 
 @dataclass(frozen=True)
-class Place:
+class FilePlace:
     """A file system, a path or a pattern of it, and what an address has before the path."""
 
     system: Any
@@ -92,10 +92,10 @@ class Place:
     before: str = ""
 
 
-def place_of(settings: Settings, address: str) -> Place:
+def place_of(settings: Settings, address: str) -> FilePlace:
     """Return where an address leads. Raises Refused (`store-unknown`)."""
     if not REMOTE.match(address):
-        return Place(fs.LocalFileSystem(), str(Path(address).absolute()))
+        return FilePlace(fs.LocalFileSystem(), str(Path(address).absolute()))
     scheme, _, rest = address.partition("://")
     if scheme not in STORES:
         what = f"{address}: files are read at {', '.join(f'{name}://' for name in STORES)} or a path; nothing was read"
@@ -103,11 +103,11 @@ def place_of(settings: Settings, address: str) -> Place:
     return STORES[scheme](settings, rest)
 
 
-def _local(_settings: Settings, rest: str) -> Place:
-    return Place(fs.LocalFileSystem(), unquote(rest))
+def _local(_settings: Settings, rest: str) -> FilePlace:
+    return FilePlace(fs.LocalFileSystem(), unquote(rest))
 
 
-def _s3(settings: Settings, rest: str) -> Place:
+def _s3(settings: Settings, rest: str) -> FilePlace:
     """Return the place in the store, with endpoint and key of HEADRACE_WAREHOUSE_… where they are set."""
     secret = settings.warehouse_secret_file
     access: dict[str, str] = {"region": os.environ.get("AWS_REGION", DEFAULT_REGION)}
@@ -117,26 +117,26 @@ def _s3(settings: Settings, rest: str) -> Place:
     if settings.warehouse_key_id and secret:
         access |= {"access_key": settings.warehouse_key_id}
         access |= {"secret_key": read_password("HEADRACE_WAREHOUSE_SECRET_FILE", secret)}
-    return Place(fs.S3FileSystem(**access), rest, "s3://")
+    return FilePlace(fs.S3FileSystem(**access), rest, "s3://")
 
 
-def _webhdfs(_settings: Settings, rest: str) -> Place:
+def _webhdfs(_settings: Settings, rest: str) -> FilePlace:
     """Return the place in HDFS, by the HTTP address of its name node: Arrow's own client needs Hadoop's libraries."""
     from fsspec.implementations.webhdfs import WebHDFS
 
-    class Handler(fs.FSSpecHandler):  # type: ignore[misc]
+    class WebHdfsHandler(fs.FSSpecHandler):  # type: ignore[misc]
         def _create_file_info(self, path: str, info: Mapping[str, Any]) -> Any:
             return super()._create_file_info(path, {**info, "mtime": info["modificationTime"] / 1000})
 
     named = urlsplit(f"//{rest}")
     user = os.environ.get("HADOOP_USER_NAME")
     system = WebHDFS(named.hostname, named.port or NAME_NODE, user=user, use_listings_cache=False)
-    return Place(fs.PyFileSystem(Handler(system)), f"/{rest.partition('/')[2]}", f"webhdfs://{named.netloc}")
+    return FilePlace(fs.PyFileSystem(WebHdfsHandler(system)), f"/{rest.partition('/')[2]}", f"webhdfs://{named.netloc}")
 
 
 NAME_NODE = 9870
 """The port at which Hadoop's name nodes answer HTTP."""
-STORES: Mapping[str, Callable[[Settings, str], Place]] = {"s3": _s3, "webhdfs": _webhdfs, "file": _local}
+STORES: Mapping[str, Callable[[Settings, str], FilePlace]] = {"s3": _s3, "webhdfs": _webhdfs, "file": _local}
 
 
 def file_within(settings: Settings, pattern: str) -> str:
