@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import test_release_plans as releases
 from recovery_site import Driver, Site
 from stored_site import create_bucket, endpoint_of, running_store, store_variables, stored_settings
 
@@ -23,19 +26,19 @@ pytestmark = [pytest.mark.extended, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
+def store() -> Iterator[subprocess.Popen[bytes]]:
     locked = [each for each in read_jar_list(LOCK, hashed=True) if each.folder == "s3a"]
     fetch(locked, CLONE / ".jars", cache_folder(os.environ))
     with running_store() as process:
         create_bucket(endpoint_of(process), "tables")
-        yield endpoint_of(process)
+        yield process
 
 
 @pytest.fixture
-def stored(site: Site, endpoint: str, tmp_path: Path) -> Site:
+def stored(site: Site, store: subprocess.Popen[bytes], tmp_path: Path) -> Site:
     """A site whose tables lie in a store."""
     own = {"state": site.settings.state, "datasets": site.settings.datasets}
-    site.settings = stored_settings(tmp_path, endpoint, "tables", "s3a", **own)
+    site.settings = stored_settings(tmp_path, endpoint_of(store), "tables", "s3a", **own)
     site.backend, site.variables = "spark", store_variables(site.settings)
     return site
 
@@ -46,9 +49,9 @@ def end_with_nothing_lost(site: Site, driver: Driver) -> None:
     driver.send(signal.SIGTERM)
     assert driver.wait() == 0
     site.assert_nothing_lost()
-    store = find_store(site.settings)
-    assert store is not None
-    found = read_stored(store, site.dataset)
+    there = find_store(site.settings)
+    assert there is not None
+    found = read_stored(there, site.dataset)
     assert found is not None
     assert found.publication == site.publication()
     folder = local_warehouse(site.settings) / site.dataset
@@ -80,3 +83,44 @@ def test_a_driver_that_is_killed_leaves_each_record_once(stored: Site, step: Ste
     stored.drivers[-1].kill()
     stored.send(100)
     end_with_nothing_lost(stored, stored.start_driver())
+
+
+@pytest.mark.timeout(2400)
+def test_a_release_is_built_promoted_and_rolled_back(stored: Site) -> None:
+    releases.test_release_is_built_promoted_and_rolled_back_while_streaming(stored)
+
+
+def test_an_owner_whose_tables_were_taken_over_commits_nothing(stored: Site, tmp_path: Path) -> None:
+    stored.send(200)
+    stored.wait_published(former := stored.start_driver())
+    former.send(signal.SIGSTOP)
+    elsewhere = stored.settings.model_copy(update={"state": tmp_path / "other", "kafka_bootstrap": stored.bootstrap})
+    variables = {**stored.variables, "HEADRACE_KAFKA_BOOTSTRAP": stored.bootstrap}
+    other = replace(stored, settings=elsewhere, variables=variables, drivers=[])
+    try:
+        restored = other.command("restore", other.dataset, "--yes")
+        assert restored.returncode == 0, restored.stderr
+        driver = other.start_driver()
+        other.send(100)
+        other.wait_published(driver)
+        former.send(signal.SIGCONT)
+        assert former.wait() != 0
+        assert "another" in former.log_text()
+        assert stored.command("audit", "--dataset", stored.dataset).returncode != 0
+        end_with_nothing_lost(other, driver)
+    finally:
+        other.kill_all()
+
+
+def test_a_store_that_is_away_is_waited_for(stored: Site, store: subprocess.Popen[bytes]) -> None:
+    stored.send(200)
+    stored.wait_published(driver := stored.start_driver())
+    before = stored.publication()
+    store.send_signal(signal.SIGSTOP)
+    try:
+        stored.send(200)
+        stored.wait_state("waiting", driver, 600)
+        assert stored.publication() == before
+    finally:
+        store.send_signal(signal.SIGCONT)
+    end_with_nothing_lost(stored, driver)
