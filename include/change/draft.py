@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from include.change.drift import UnknownField, newest_payloads, unknown_fields
+from include.change.drift import ELEMENTS, UnknownField, newest_payloads, unknown_fields
 from include.declare.contract import Contract, contract_changes, joined_path, member_path, required_version
 from include.declare.dataset import Dataset, declared_dataset, released_dataset
 from include.declare.envelopes import row_path
@@ -98,6 +98,9 @@ def _inferred(
     for each in unknown:
         if other := known.get(joined_path(each.path).lower()):
             left_out[joined_path(each.path)] = f"differs from {other} by case alone"
+            continue
+        if any(member.endswith(ELEMENTS) for member in each.path):
+            left_out[joined_path(each.path)] = "is in elements of an array: add it to their items"
             continue
         *around, member = each.path
         objects = [inner for record in sample.fields if isinstance(inner := value_at(record, around), dict)]

@@ -229,25 +229,48 @@ def _first(database: Any, condition: str) -> RecordPosition | None:
 def _unknown_fields(database: Any, contract: Contract) -> Iterator[UnknownField]:
     """Fields of accepted and rejected payloads that the contract does not have, in objects of which it reads some."""
     objects: dict[tuple[str, ...], set[str]] = {}
-    for column in contract.plain_columns:
+    maps = tuple(f"{column.name}{ELEMENTS}" for column in contract.all_columns if column.kind.reads == MAP)
+    columns = [column for column in contract.all_columns if not column.name.startswith(maps)]
+    for column in columns:
         for depth, member in enumerate(column.path):
-            objects.setdefault(column.path[:depth], set()).add(member)
-    kept = {column.path for column in contract.plain_columns if column.kind.keeps_all}
+            objects.setdefault(column.path[:depth], set()).add(_own_name(member))
+    kept = {column.path for column in columns if column.kind.keeps_all}
     known = [path for path in objects if not any(path[:depth] in kept for depth in range(len(path) + 1))]
     paths = [path for path in known if is_of_row(path, contract)]
-    parts = ", ".join(f"json_extract(text, {sql_literal(json_path(path))})" for path in paths)
+    parts = ", ".join(map(_places, paths))
     members = ", ".join(f"[{', '.join(map(sql_literal, sorted(objects[path])))}]" for path in paths)
     for number, field, rows, place in database.execute(UNKNOWN_FIELDS.format(parts=parts, known=members)).fetchall():
         yield UnknownField((*paths[number - 1], field), rows, RecordPosition(*_numbers(place)))
 
 
+def _own_name(member: str) -> str:
+    """Return a member without the brackets that stand for an array's elements."""
+    return _own_name(member.removesuffix(ELEMENTS)) if member.endswith(ELEMENTS) else member
+
+
+def _places(path: Sequence[str]) -> str:
+    """Return SQL for the list of what is at a path, all elements of its arrays."""
+    steps = (
+        json_path([name] if name else [])[1:] + "[*]" * ((len(member) - len(name)) // len(ELEMENTS))
+        for member in path
+        for name in [_own_name(member)]
+    )
+    place = "$" + "".join(steps)
+    found = f"json_extract(text, {sql_literal(place)})"
+    return found if "[*]" in place else f"[{found}]"
+
+
+ELEMENTS, MAP = "[]", "map"
 UNKNOWN_FIELDS = """
-select number, field, count(*), min((_batch_id, _partition, _offset))
+select number, field, count(distinct (_batch_id, _partition, _offset)), min((_batch_id, _partition, _offset))
 from (
     select _batch_id, _partition, _offset, number, unnest(json_keys(part)) as field
     from (
-        select *, unnest([{parts}]) as part, generate_subscripts([{parts}], 1) as number
-        from (select *, case when json_valid(payload) then payload end as text from payloads)
+        select * exclude (places), unnest(places) as part
+        from (
+            select *, unnest([{parts}]) as places, generate_subscripts([{parts}], 1) as number
+            from (select *, case when json_valid(payload) then payload end as text from payloads)
+        )
     )
     where json_type(part) = 'OBJECT'
 )

@@ -211,7 +211,7 @@ def record_json(record: PlanRecord) -> dict[str, Any]:
 def plan_lock(settings: Settings, plan: str, within: float = 0.0) -> Iterator[None]:
     """Hold the plan's lock, which ends with the process. Raises PlanBusy when it is not free within `within` s."""
     load_plan(settings, plan)
-    with _locked(settings, f"{plan}/lock", plan, within):
+    with _locked(settings, [plan, "lock"], plan, within):
         yield
 
 
@@ -221,14 +221,14 @@ def planning_lock(settings: Settings, within: float = PLANNING_TIMEOUT) -> Itera
 
     Raises PlanBusy when it is not free within `within` seconds.
     """
-    with _locked(settings, "planning.lock", "that is being created", within):
+    with _locked(settings, ["planning.lock"], "that is being created", within):
         yield
 
 
 @contextmanager
-def _locked(settings: Settings, file: str, plan: str, within: float) -> Iterator[None]:
+def _locked(settings: Settings, place: Sequence[str], plan: str, within: float) -> Iterator[None]:
     try:
-        lock = take_lock(plan_path(settings, file), process_label(), within)
+        lock = take_lock(plan_path(settings, place[0]).joinpath(*place[1:]), process_label(), within)
     except LockHeld as error:
         raise PlanBusy(plan, error.holder) from error
     with lock:

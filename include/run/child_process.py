@@ -151,6 +151,11 @@ def start_driver(settings: Settings, dataset: str, shared: str = "") -> RunFile:
     return spawn(settings, stream_name(dataset), argv, CLONE, driver_environment(settings), facts)
 
 
+def start_shared_driver(settings: Settings, name: str) -> RunFile:
+    """Start the driver of several datasets so that it dies with this process; return its run file."""
+    return spawn(settings, name, tethered(shared_command(name)), CLONE, driver_environment(settings))
+
+
 def shared_command(name: str) -> list[str]:
     """Return the command line of the driver of several datasets."""
     return [sys.executable, "-m", "spark_jobs.jobs.shared_job", name]

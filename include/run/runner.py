@@ -37,11 +37,11 @@ from include.run.child_process import (
     driver_environment,
     end_children,
     exit_code,
-    shared_command,
     shared_driver,
     spawn,
     start_blocker,
     start_driver,
+    start_shared_driver,
     tethered,
 )
 from include.run.kafka_broker import start_broker
@@ -380,7 +380,7 @@ class Runner:
             elif name in OPTIONAL:
                 start_optional(self.settings, name)
             elif name.startswith(DRIVER):
-                spawn(self.settings, name, tethered(shared_command(name)), CLONE, driver_environment(self.settings))
+                start_shared_driver(self.settings, name)
             else:
                 dataset = name.removeprefix(STREAM)
                 start_driver(self.settings, dataset, self.drivers.get(dataset, ""))

@@ -11,10 +11,11 @@ import yaml
 from error_codes import raises
 from test_audit_balance import sales_settings, write_sales
 
-from include.change.draft import draft_release, with_fields, with_version
+from include.change.draft import _inferred, draft_release, with_fields, with_version
 from include.change.drift import RecordPosition, UnknownField
 from include.declare.dataset import declared_dataset
 from include.declare.inferred_dataset import InferredField, inferred_fields
+from include.declare.sample_records import record_sample
 from include.ground.errors import Refused
 from include.ground.paths import draft_path
 from include.ground.settings import Settings
@@ -149,6 +150,15 @@ def test_a_draft_is_the_folder_with_the_new_fields_and_the_version_that_they_nee
     assert [column.name for column in drafted.contract.columns][-2:] == ["amount", "coupon"]
     assert draft.sample.read_bytes().splitlines()[0] == json.dumps(SOLD).encode(), "the newest record is the first"
     assert "coupon" not in declared_dataset(sold, "sales").contract.types, "the dataset's own folder stays as it was"
+
+
+def test_fields_of_an_arrays_elements_are_left_out_by_name() -> None:
+    tax = UnknownField(("lines[]", "tax"), 2, RecordPosition(8, 0, 17))
+    sample = record_sample("bronze.sales", [b'{"id": "1", "lines": [{"tax": 2}]}'])
+    assert _inferred([tax], sample, {}, NOW) == (
+        [],
+        {"lines[].tax": "is in elements of an array: add it to their items"},
+    )
 
 
 def test_a_draft_that_is_there_is_replaced_on_request_alone(sold: Settings) -> None:

@@ -17,6 +17,8 @@ from include.declare.contract import Column, Contract
 from include.ground.errors import Terminal
 from include.read.published_tables import PinnedTables
 
+PARTS = Column("parts", "array", fields=(Column("", "object", fields=(Column("no", "integer"),)),))
+LINE = Column("", "object", fields=(Column("price", "integer"), PARTS))
 CONTRACT = Contract(
     "sales",
     "1.0.0",
@@ -27,6 +29,8 @@ CONTRACT = Contract(
         Column("gift", "boolean"),
         Column("buyer", "object", fields=(Column("city", "string"), Column("card", "variant"))),
         Column("card_no", "string", physical_name="buyer.card.owner.no"),
+        Column("lines", "array", fields=(LINE,)),
+        Column("by_day", "map", fields=(LINE,)),
     ),
     (),
     ("event_id",),
@@ -65,6 +69,8 @@ class Tables:
             "gift": rng.random() < 0.1,
             "buyer": {"city": "Ulm", "card": "{}"},
             "card_no": "1",
+            "lines": [],
+            "by_day": "{}",
             "payload": b"{}",
         }
         if plant is not None and batch >= CHANGED and place >= 5:
@@ -120,6 +126,18 @@ def unknown_field_inside(row: Row) -> None:
 def test_each_unknown_field_inside_of_an_object_is_named_by_its_path() -> None:
     found = [(each.column, each.measure) for each in warnings(unknown_field_inside)]
     assert found == [("/buyer/e.mail", "unknown field"), ("buyer.shop", "unknown field")]
+
+
+def unknown_field_of_elements(row: Row) -> None:
+    if row["_offset"] in (9_010, 9_011):
+        line = {"price": 1, "tax": 2, "parts": [{"no": 1}, {"no": 2, "a.b": 3}]}
+        row["payload"] = json.dumps({"lines": [line, line, 7], "by_day": {"Monday": {"price": 1, "tax": 2}}}).encode()
+
+
+def test_unknown_field_of_an_arrays_elements_is_named_once_for_each_record() -> None:
+    found = [(each.column, each.now, each.first) for each in warnings(unknown_field_of_elements)]
+    first = RecordPosition(9, 0, 9_010)
+    assert found == [("lines[].tax", "2 records", first), ("/lines[]/parts[]/a.b", "2 records", first)]
 
 
 def test_unchanged_history_has_no_warnings() -> None:

@@ -17,7 +17,7 @@ from include.ground.settings import CLONE
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """A copy of what the check reads."""
-    for name in ("infra", "include", "spark_jobs", "dags", "airflow_package", "requirements", "files"):
+    for name in ("infra", "include", "spark_jobs", "dags", "airflow_package", "requirements", "files", "tests/demo"):
         shutil.copytree(CLONE / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("docker-compose.yml", "pyproject.toml", "README.md"):
         shutil.copy(CLONE / name, tmp_path / name)
