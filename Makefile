@@ -11,7 +11,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads demo-cdc test test-all test-kills test-tables test-stack test-containers test-cdc test-hosts test-airflow-package test-bare test-observability check docs docs-check pictures reference up down bench bench-peers bench-growth bench-console bench-derived bench-scale bench-rules bench-run bench-identities bench-gold-keys bench-start bench-shared bench-fleet golden golden-record budgets lock jars-lock clean
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads demo-cdc test test-all test-kills test-tables test-stack test-containers test-cdc test-hosts test-airflow-package test-bare test-observability check docs docs-check pictures reference up down bench bench-peers bench-growth bench-console bench-derived bench-scale bench-rules bench-run bench-identities bench-gold-keys bench-start bench-shared bench-load bench-fleet golden golden-record budgets lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -144,6 +144,9 @@ bench-start: setup-runtime ## measure a driver's start next to the least that Sp
 
 bench-shared: setup-dev ## measure 20 datasets of a record a second in one driver, then quiet: memory, cores, age; ARGS="--datasets 20"
 	@PYTHONPATH=tests:tests/recovery .venv/bin/python tests/speed/shared_speed.py $(ARGS)
+
+bench-load: setup-runtime ## measure a load of 20,000,000 rows from files, seven minutes; ARGS="--files 2 --rows 100000"
+	@PYTHONPATH=.:tests .venv/bin/python tests/speed/load_speed.py $(ARGS)
 
 bench-fleet: setup-dev ## measure commits, leases and publications of 1,000 datasets at 10,000 runs an hour; needs Debian's postgresql
 	@PYTHONPATH=.:tests:tests/recovery .venv/bin/python tests/speed/fleet_speed.py $(ARGS)

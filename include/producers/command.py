@@ -29,9 +29,10 @@ from include.ground.kafka import ensure_topic
 from include.ground.settings import load_settings
 from include.producers.faults import Shares
 from include.producers.feed import Feed
-from include.producers.flights import FLIGHTS, WEATHER
+from include.producers.flights import FLIGHTS
 from include.producers.sending import AT_ONCE, DeliveryFailed, Pace, Produced, Run, SendProgress, Sent, send
 from include.producers.sending import produce as produce_rows
+from include.producers.weather import WEATHER
 from include.state.run_files import bootstrap_servers
 
 CHUNK_LINES = 20_000

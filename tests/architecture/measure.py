@@ -77,8 +77,8 @@ class Measure:
 
 
 MEASURES = (
-    Measure("lines of product Python", lambda: sum(lines(m.path) for m in product()), 72_490, 52_000),
-    Measure("modules", lambda: len(product()), 324, 330),
+    Measure("lines of product Python", lambda: sum(lines(m.path) for m in product()), 72_500, 52_000),
+    Measure("modules", lambda: len(product()), 325, 330),
     Measure("packages", packages, 25, 20),
     Measure("lines of own Java", java_lines, 3_466, 650),
     Measure("modules with one importer, a sibling", single_importers, 19, 30),

@@ -218,6 +218,17 @@ def test_file_that_cannot_be_read_is_named_and_nothing_of_it_is_loaded(site: Loa
     assert bronze_head(site.base.bronze).batch == 1  # type: ignore[union-attr]
 
 
+def test_file_that_an_executor_may_not_read_is_named_with_the_reason(tmp_path: Path) -> None:
+    """Executors read with the settings of the driver, and their disk is another one."""
+    settings = Settings(state=tmp_path, warehouse_key_id="a key", warehouse_secret_file=tmp_path / "secret")
+    files = FileSet("load-meter-1", SET, "jsonl", (), ARRIVED, [RecordFile("s3://history/a.jsonl", 1, 0, "")])
+    (batch,) = ingest._read(settings, files, 0, iter([pa.RecordBatch.from_pydict({"id": [0]})]))
+    (record,) = batch.to_pylist()
+    assert record["topic"] == "s3://history/a.jsonl"
+    assert record["key"].startswith(b"files-unreadable ")
+    assert b"HEADRACE_WAREHOUSE_SECRET_FILE" in record["key"]
+
+
 def test_file_that_is_emptied_while_executors_read_it_is_not_passed_over(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,9 +20,10 @@ from include.ground.durable_files import write_atomically
 from include.ground.kafka import ensure_topic, log_end_offsets
 from include.ground.settings import Settings
 from include.producers.faults import DEFAULT_SEED, DEFAULT_SHARES
-from include.producers.flights import FLIGHTS, WEATHER
+from include.producers.flights import FLIGHTS
 from include.producers.manifest import journal_path, read_manifest
 from include.producers.sending import Pace, Run, SendProgress, deliveries, send
+from include.producers.weather import WEATHER
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from include.producers.faults import (
     with_field,
 )
 from include.producers.feed import events
-from include.producers.flights import FLIGHTS, WEATHER
+from include.producers.flights import FLIGHTS
+from include.producers.weather import WEATHER
 
 DEMO = Shares(duplicates=0.005, late=0.01, reorder=0.02, corrupt=0.002)
 REASONS = {

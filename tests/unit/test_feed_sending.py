@@ -18,7 +18,6 @@ from include.ground.errors import Refused
 from include.producers import sending
 from include.producers.faults import Shares
 from include.producers.feed import Feed, InvalidEventRange
-from include.producers.flights import WEATHER
 from include.producers.manifest import Ends, ManifestExists, ManifestUnreadable, journal_path, read_manifest
 from include.producers.sending import (
     DeliveryFailed,
@@ -31,6 +30,7 @@ from include.producers.sending import (
     produce,
     send,
 )
+from include.producers.weather import WEATHER
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 SHARES = Shares(duplicates=0.05, late=0.02, reorder=0.02, corrupt=0.01)

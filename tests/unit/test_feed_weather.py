@@ -13,7 +13,7 @@ from workloads.feeds import GENERATED
 from include.ground.errors import Refused
 from include.producers.command import FEEDS, find_feed
 from include.producers.feed import InvalidEventRange, events
-from include.producers.flights import MEASUREMENTS, WEATHER, observations, weather_events
+from include.producers.weather import MEASUREMENTS, WEATHER, observations, weather_events
 
 FIELDS = ["event_id", "station", "observed_at", *MEASUREMENTS]
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from include.declare.file_sets import FileSet
-from include.ground.errors import Refused, Transient
+from include.ground.errors import HeadraceError
 from include.ground.record_coordinates import AFTER, ROW_BITS, offset_in_set, place_in_set
 from include.ground.settings import Settings
 from include.read.record_stores import UNREAD
@@ -142,14 +142,15 @@ def loaded_rows(
 
 
 def _read(settings: Settings, files: FileSet, start: int, tasks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a task's files, after those of an unread one a record whose key is its error and reason."""
+    """Yield the records of a task's files. A file that cannot be read ends with a record whose key says why."""
     first, begin = place_in_set(start)
     for number in chain.from_iterable(task["id"].to_pylist() for task in tasks):
         try:
             yield from file_records(settings, files, number, begin if number == first else 0)
-        except (Refused, Transient) as error:
-            why = f"{error.code} {error.facts['why']}".encode()
-            unread = {"topic": files.files[number].address, "offset": offset_in_set(number), "key": why}
+        except HeadraceError as error:
+            code, why = (error.code, error.facts["why"]) if error.code in UNREAD else ("files-unreadable", error.what)
+            key = f"{code} {why}".encode()
+            unread = {"topic": files.files[number].address, "offset": offset_in_set(number), "key": key}
             yield pa.RecordBatch.from_pylist([unread], SOURCE)
 
 
