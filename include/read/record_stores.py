@@ -41,13 +41,8 @@ def files_unreadable(place: str, why: str) -> Transient:
 def file_malformed(place: str, why: str) -> Refused:
     """Return that a file's content is not of its format: it is the same at the next attempt."""
     what = f"{place} is not of its format: {why}; readers still get the published tables"
-    return Refused(
-        what,
-        "mend the file; if a plan has it, headrace plan cancel PLAN; headrace load plan again",
-        code="file-malformed",
-        place=place,
-        why=why,
-    )
+    remedy = "mend the file, cancel its plan if there is one, and plan again"
+    return Refused(what, remedy, code="file-malformed", place=place, why=why)
 
 
 UNREAD: Mapping[str, Callable[[str, str], HeadraceError]] = {
