@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
+
+from served_in_thread import served_in_thread
 
 
 @dataclass
@@ -46,11 +47,5 @@ class JsonReceiver:
 
         server = HTTPServer(("127.0.0.1", self.port), Handler)
         self.port = server.server_port
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
+        with served_in_thread(server):
             yield
-        finally:
-            server.shutdown()
-            thread.join()
-            server.server_close()

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
+
+from served_in_thread import served_in_thread
 
 BY_ID = re.compile(r"/schemas/ids/(\d+)")
 LATEST = re.compile(r"/subjects/([^/]+)/versions/latest")
@@ -112,10 +113,7 @@ def registry_stand_in() -> Iterator[StandIn]:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        registry.address = f"http://127.0.0.1:{server.server_address[1]}"
-        Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield registry
-        finally:
-            server.shutdown()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    registry.address = f"http://127.0.0.1:{server.server_address[1]}"
+    with served_in_thread(server):
+        yield registry

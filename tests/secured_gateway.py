@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from urllib.parse import urlsplit
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from served_in_thread import served_in_thread
 
 USER, PASSWORD = "reader", "correct horse"
 
@@ -73,14 +73,13 @@ def secured_gateway(target: str, folder: Path) -> Iterator[Gateway]:
     certificate, private = create_certificate(folder)
     password = folder / "password"
     password.write_text(f"{PASSWORD}\n")
-    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(target)) as server:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate, private)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        Thread(target=server.serve_forever, daemon=True).start()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(target))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, private)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    with served_in_thread(server):
         path = urlsplit(target).path
         yield Gateway(f"https://127.0.0.1:{server.server_port}{path}", certificate, password)
-        server.shutdown()
 
 
 def _handler(target: str) -> type[BaseHTTPRequestHandler]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -17,6 +16,7 @@ from unittest.mock import patch
 
 import boto3
 from botocore.config import Config
+from served_in_thread import served_in_thread
 
 from include.ground.object_store import ObjectStore
 from include.ground.ports import free_ports
@@ -148,11 +148,5 @@ def proxy_without(endpoint: str, header: str, *, deletes: bool = True) -> Iterat
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with served_in_thread(server):
         yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

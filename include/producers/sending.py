@@ -88,7 +88,7 @@ class Pace:
     """How fast rows are sent: `rate` in events/s, None for as fast as possible.
 
     A rate is an open loop: delayed rows are sent as soon as possible, the schedule does not change. It starts with the
-    call, or started at `began` (monotonic clock): a schedule can continue over several calls. `stop` is called between
+    call, or started at `began` (of `clock`): a schedule can continue over several calls. `stop` is called between
     bursts; rows queued by then are delivered.
     """
 
@@ -96,6 +96,7 @@ class Pace:
     began: float | None = None
     on_progress: Callable[[SendProgress], None] = lambda _: None
     stop: Callable[[], bool] = lambda: False
+    clock: Callable[[], float] = time.monotonic
 
 
 AT_ONCE = Pace()
@@ -175,12 +176,12 @@ class Schedule:
 
     def __init__(self, pace: Pace, first: int, total: int) -> None:
         self.pace, self.rate, self.first, self.total = pace, pace.rate, first, total
-        self.began = time.monotonic() if pace.began is None else pace.began
+        self.began = pace.clock() if pace.began is None else pace.began
         self.reported_at = 0.0
         self.worst = 0.0
 
     def elapsed(self) -> float:
-        return time.monotonic() - self.began
+        return self.pace.clock() - self.began
 
     def due(self) -> int:
         return self.total if self.rate is None else self.first + int(self.elapsed() * self.rate)

@@ -38,6 +38,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 }
 PAUSE, LONGEST_PAUSE = 0.5, 30.0
 HEALTHY_AFTER = 60.0
+LOOK_EVERY = 1.0
 TERMINATE_WITHIN = 15.0
 ORPHAN_GRACE = 10.0
 SQLITE = "sqlite:///"
@@ -153,7 +154,7 @@ def main() -> int:
     parts = [start_part(name) for name in PARTS]
     record = run_path(load_settings(), AIRFLOW)
     orphans = OrphanWatch()
-    while not stop.wait(1.0):
+    while not stop.wait(LOOK_EVERY):
         beat(record)
         parts = [restart_if_exited(part, stop) for part in parts]
         orphans.step(time.monotonic())

@@ -22,6 +22,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from kubernetes_validate import validate
+from served_in_thread import served_in_thread
 
 from include.ground.ports import LOOPBACK
 from include.ground.settings import CLONE
@@ -196,10 +197,9 @@ def kubernetes(folder: Path, driver: Object, role: Object) -> Iterator[tuple[Nod
     node = Node(folder, allowed)
     node.objects["pods", driver["metadata"]["name"]] = driver
     server = ApiServer(node)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield node, f"http://{LOOPBACK}:{server.server_address[1]}"
-    finally:
-        server.ended.set()
-        server.shutdown()
-        node.delete("pods", list(node.processes))
+    with served_in_thread(server):
+        try:
+            yield node, f"http://{LOOPBACK}:{server.server_address[1]}"
+        finally:
+            server.ended.set()
+            node.delete("pods", list(node.processes))

@@ -172,12 +172,13 @@ SLEEPER = """
 import sys, include.run.airflow_parts as parts
 part = {part!r}
 parts.airflow = lambda *words: [sys.executable, '-c', 'pass' if words == ('db', 'migrate') else part]
-parts.TERMINATE_WITHIN = 2
-parts.ORPHAN_GRACE = 2
+parts.LOOK_EVERY = 0.1
+parts.TERMINATE_WITHIN = 0.5
+parts.ORPHAN_GRACE = 0.5
 sys.exit(parts.main())
 """
 PARENT = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
-DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)"
 
 
 def log_of(folder: Path) -> Path:
@@ -219,8 +220,16 @@ def await_parts(run: RunFile, without: int = 0, many: int = len(airflow_parts.PA
         parts = [process for process in session(run) if process.pid not in (run.pid, without)]
         if len(parts) == many:
             return parts
-        time.sleep(0.1)
+        time.sleep(0.02)
     raise AssertionError(f"there are not {many} processes of parts")
+
+
+def await_deafness(folder: Path) -> None:
+    """Wait until each part, or its child, has come so far in its script that it ignores SIGTERM."""
+    end = time.monotonic() + 30
+    while log_of(folder).read_text().splitlines().count("deaf") < len(airflow_parts.PARTS):
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_killed_part_is_restarted(keeper: RunFile) -> None:
@@ -244,7 +253,7 @@ def test_children_of_a_dead_part_are_ended(keeper: RunFile) -> None:
 
 DEAF_PARENT = (
     "import subprocess, sys; subprocess.Popen([sys.executable, '-c', "
-    "'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)'])"
+    f"{f'import signal, time; {DEAF}; time.sleep(600)'!r}])"
 )
 
 
@@ -254,8 +263,7 @@ def test_orphan_that_ignores_sigterm_is_killed_and_logged_twice(keeper: RunFile,
     before = await_parts(keeper, many=2 * len(airflow_parts.PARTS))
     parts = [process for process in before if process.ppid() == keeper.pid]
     (child,) = parts[0].children()
-    # It ignores the signal from the moment that its interpreter runs.
-    time.sleep(1.0)
+    await_deafness(tmp_path)
     parts[0].kill()
     child.wait(30)
     lines = [line for line in log_of(tmp_path).read_text().splitlines() if f"pid {child.pid}: orphan" in line]
@@ -270,10 +278,8 @@ def test_down_ends_every_part(settings: Settings, keeper: RunFile) -> None:
 
 
 @pytest.mark.parametrize("keeper", [DEAF], indirect=True)
-def test_sigterm_ends_parts_that_ignore_it(keeper: RunFile) -> None:
-    await_parts(keeper)
-    # A part is deaf only once its Python has come so far.
-    time.sleep(1)
+def test_sigterm_ends_parts_that_ignore_it(keeper: RunFile, tmp_path: Path) -> None:
+    await_deafness(tmp_path)
     os.kill(keeper.pid, signal.SIGTERM)
     await_nobody(keeper)
 
@@ -281,7 +287,7 @@ def test_sigterm_ends_parts_that_ignore_it(keeper: RunFile) -> None:
 def await_nobody(run: RunFile) -> None:
     end = time.monotonic() + 15
     while session(run) and time.monotonic() < end:
-        time.sleep(0.1)
+        time.sleep(0.02)
     assert session(run) == []
 
 

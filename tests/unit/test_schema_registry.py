@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import ClassVar
 
 import pytest
 from registry_stand_in import StandIn, registry_stand_in
 from secured_gateway import PASSWORD, USER, create_certificate, secured_gateway
+from served_in_thread import served_in_thread
 
 from include.ground.ports import free_ports
 from include.ground.schema_registry import (
@@ -139,11 +139,10 @@ def test_log_in_is_not_sent_where_an_answer_redirects_to(stand_in: StandIn) -> N
             self.end_headers()
 
     stand_in.add("a-value", TEXT)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Redirecting) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Redirecting)
+    with served_in_thread(server):
         registry = SchemaRegistry(f"http://127.0.0.1:{server.server_port}", "ann", "secret")
         assert registry.schema(1) == RegisteredSchema(1, "AVRO", TEXT)
-        server.shutdown()
     assert [bool(login) for login in Redirecting.logins] == [True]
     assert stand_in.logins == [""]
 
