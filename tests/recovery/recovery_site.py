@@ -20,12 +20,14 @@ from typing import Any
 import polars as pl
 import psutil
 from readings import Sent, readings, wrong_rows
+from sqlalchemy import select
 
 from include.audit.kafka import open_topic
 from include.audit.run import audit_dataset
 from include.ground.kafka import ensure_topic, log_end_offsets
 from include.ground.paths import log_path, publication_path, run_path, status_path, warehouse
 from include.ground.settings import CLONE, Settings
+from include.observe.ledger_schema import FACTS, open_engine
 from include.producers.sending import produce
 from include.run.child_process import driver_command
 from include.run.kafka_broker import answers, start_broker
@@ -238,6 +240,27 @@ class Site:
         wrong = wrong_rows(self.publication(), warehouse(self.settings), self.dataset, self.sent)
         assert not wrong, wrong
         assert not (wrong := repeated_commits(warehouse(self.settings) / self.dataset)), wrong
+
+    def assert_ledger_right(self) -> None:
+        """Assert that a rebuild of the ledger leaves this dataset's rows as they are.
+
+        The state folder has datasets of other tests, ended at any step, or with other warehouses.
+        """
+        before = self.ledger_rows()
+        rebuilt = self.command("ledger", "rebuild")
+        assert rebuilt.returncode == 0, rebuilt.stderr
+        assert before["batches"]
+        assert self.ledger_rows() == before
+
+    def ledger_rows(self) -> dict[str, set[tuple[Any, ...]]]:
+        """Return the rows of the dataset in each table of the ledger that a rebuild must reproduce."""
+        engine = open_engine(self.settings)
+        try:
+            with engine.connect() as connection:
+                ours = {each.name: select(each).where(each.c.dataset == self.dataset) for each in FACTS}
+                return {name: {tuple(row) for row in connection.execute(rows)} for name, rows in ours.items()}
+        finally:
+            engine.dispose()
 
     def kill_all(self) -> None:
         """Kill every driver of this site."""
