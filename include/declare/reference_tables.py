@@ -24,7 +24,7 @@ from include.ground.durable_files import sync_files
 from include.ground.errors import Refused, Terminal
 from include.ground.paths import bronze_path, reference_path
 from include.ground.settings import Settings
-from include.ground.stored_path import StoredPath, delta_options
+from include.ground.stored_path import StoredPath, arrow_files, delta_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,7 +148,7 @@ def read_version(settings: Settings, dataset: str, table: ReferenceTable, versio
             what = f"{dataset}: reference table {table.name}, version {version}, has no column {', '.join(lacking)}"
             remedy = "declare the new columns as a reference table of another name"
             raise Terminal(f"{what}; nothing was done", remedy, code="reference-changed", lacking=lacking)
-        rows: pa.Table = found.to_pyarrow_table(columns=table.names)
+        rows: pa.Table = found.to_pyarrow_dataset(filesystem=arrow_files(path)).to_table(columns=table.names)
     except (TableNotFoundError, DeltaError, FileNotFoundError, LogDamaged) as error:
         raise _lost(dataset, table.name, version) from error
     return rows.cast(arrow_schema(table)).sort_by([(key, "ascending") for key in table.keys])

@@ -178,17 +178,41 @@ DEFAULT_REGION = "us-east-1"
 
 def find_store(settings: Settings) -> ObjectStore | None:
     """Return the store of HEADRACE_WAREHOUSE, None without one. Sends nothing. Raises PasswordUnreadable."""
-    if not settings.warehouse:
-        return None
-    secret = settings.warehouse_secret_file
-    password = read_password("HEADRACE_WAREHOUSE_SECRET_FILE", secret) if secret else ""
-    access = (
-        settings.warehouse_endpoint,
-        os.environ.get("AWS_REGION", DEFAULT_REGION),
-        settings.warehouse_key_id,
-        password,
+    return _connected(settings.warehouse, *_access(settings)) if settings.warehouse else None
+
+
+def arrow_client(settings: Settings) -> Any:
+    """Return Arrow's own client of the store's endpoint, whose paths begin with a bucket. Raises PasswordUnreadable.
+
+    A client in Python would wait for the interpreter's lock on Arrow's threads, while a scanner that is being opened
+    has that lock and waits for these threads.
+    """
+    return _arrow_client(*_access(settings))
+
+
+@lru_cache(maxsize=4)
+def _arrow_client(endpoint: str, region: str, key_id: str, secret: str) -> Any:
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
+
+    scheme, _, host = endpoint.rpartition("://")
+    return S3FileSystem(
+        access_key=key_id or None,
+        secret_key=secret or None,
+        region=region,
+        scheme=scheme or None,
+        endpoint_override=host.rstrip("/") or None,
+        connect_timeout=REQUEST_SECONDS,
+        request_timeout=REQUEST_SECONDS,
+        retry_strategy=AwsStandardS3RetryStrategy(max_attempts=RETRIES),
     )
-    return _connected(settings.warehouse, *access)
+
+
+def _access(settings: Settings) -> tuple[str, str, str, str]:
+    """Return endpoint, region, key id and secret; without a key, clients use AWS's variables or the machine's role."""
+    secret = settings.warehouse_secret_file if settings.warehouse_key_id else None
+    password = read_password("HEADRACE_WAREHOUSE_SECRET_FILE", secret) if secret else ""
+    region = os.environ.get("AWS_REGION", DEFAULT_REGION)
+    return settings.warehouse_endpoint, region, settings.warehouse_key_id, password
 
 
 # A process keeps its connections.
@@ -201,7 +225,6 @@ def _connected(location: str, endpoint: str, region: str, key_id: str, secret: s
     access: dict[str, str] = {"region": region}
     if endpoint:
         access["endpoint"] = endpoint
-    # Without a key the client takes what the environment has: variables of AWS, or the role of the machine.
     if key_id:
         access |= {"access_key_id": key_id, "secret_access_key": secret}
     is_plain, within = endpoint.startswith("http://"), timedelta(seconds=REQUEST_SECONDS)

@@ -83,6 +83,12 @@ class Settings(ProfiledSettings):
         le=600,
         description="seconds for which a lease in PostgreSQL lasts without a renewal; then another host takes over",
     )
+    lease_domain: str = Field(
+        "",
+        pattern=r"^([a-z0-9][a-z0-9_-]*)?$",
+        description="name of hosts with state folders of their own that share leases: a stream of a host that is gone "
+        "goes on elsewhere, from its tables in a store",
+    )
     database_password_file: Path | None = Field(
         None, description="file whose first line is the password of the databases whose URLs have none"
     )
@@ -216,9 +222,8 @@ class Settings(ProfiledSettings):
     @model_validator(mode="after")
     def _require_whole_logins(self) -> Self:
         if self.kafka_security.startswith("SASL") and not (self.kafka_user and self.kafka_password_file):
-            raise InvalidSetting(
-                "HEADRACE_KAFKA_SECURITY", f"{self.kafka_security} needs HEADRACE_KAFKA_USER and _PASSWORD_FILE"
-            )
+            why = f"{self.kafka_security} needs HEADRACE_KAFKA_USER and _PASSWORD_FILE"
+            raise InvalidSetting("HEADRACE_KAFKA_SECURITY", why)
         if self.kafka_security != "PLAINTEXT" and not self.kafka_bootstrap:
             raise InvalidSetting("HEADRACE_KAFKA_SECURITY", "needs HEADRACE_KAFKA_BOOTSTRAP: it is of your own Kafka")
         if bool(self.warehouse_key_id) != bool(self.warehouse_secret_file):
@@ -295,9 +300,8 @@ class Settings(ProfiledSettings):
     @classmethod
     def _require_cluster_master(cls, value: str) -> str:
         if value and not SPARK_MASTER.fullmatch(value):
-            raise ValueError(
-                "must be spark://host:port[,host:port], yarn or k8s://…; empty is local[HEADRACE_DRIVER_CORES]"
-            )
+            forms = "spark://host:port[,host:port], yarn or k8s://…; empty is local[HEADRACE_DRIVER_CORES]"
+            raise ValueError(f"must be {forms}")
         return value
 
     @model_validator(mode="after")
@@ -311,16 +315,14 @@ class Settings(ProfiledSettings):
             why = "power is not kept with HEADRACE_SPARK_MASTER or HEADRACE_BACKEND=spark: others write the files"
             raise InvalidSetting("HEADRACE_DURABILITY", why)
         if self.lease_url and not (self.kafka_bootstrap and self.runner == "service"):
-            raise InvalidSetting(
-                "HEADRACE_LEASE_URL",
-                "needs HEADRACE_RUNNER=service and HEADRACE_KAFKA_BOOTSTRAP: what `up` starts ends with its host",
-            )
+            why = "needs HEADRACE_RUNNER=service and HEADRACE_KAFKA_BOOTSTRAP: what `up` starts ends with its host"
+            raise InvalidSetting("HEADRACE_LEASE_URL", why)
+        if self.lease_domain and not (self.lease_url and self.stores_tables):
+            why = "needs HEADRACE_LEASE_URL and HEADRACE_WAREHOUSE=s3a://…: nothing else is common to these hosts"
+            raise InvalidSetting("HEADRACE_LEASE_DOMAIN", why)
         if self.spark_master and self.executor_cores > self.spark_cores:
-            raise InvalidSetting(
-                "HEADRACE_SPARK_CONF",
-                f"spark.executor.cores {self.executor_cores} is more than spark.cores.max {self.spark_cores}: no"
-                " executor would start",
-            )
+            cores = f"spark.executor.cores {self.executor_cores} is more than spark.cores.max {self.spark_cores}"
+            raise InvalidSetting("HEADRACE_SPARK_CONF", f"{cores}: no executor would start")
         return self
 
     @field_validator("console", "metrics")
@@ -346,9 +348,8 @@ class Settings(ProfiledSettings):
             if key.lower() not in DECIDED and (why := reason_refused(field, key)):
                 raise InvalidSetting(f"{PREFIX}{field.upper()}", f"option {key} is refused: {why}")
             if not re.fullmatch(CLUSTER_SIZES.get(key, ".*"), given, re.DOTALL):
-                raise InvalidSetting(
-                    f"{PREFIX}{field.upper()}", f"option {key} must have the form {CLUSTER_SIZES[key]}"
-                )
+                why = f"option {key} must have the form {CLUSTER_SIZES[key]}"
+                raise InvalidSetting(f"{PREFIX}{field.upper()}", why)
         memory = value.get("spark.executor.memory", LEAST_HEAP)
         if heap_bytes(memory) < heap_bytes(LEAST_HEAP):
             raise ValueError(f"spark.executor.memory must be at least {LEAST_HEAP}: the JVM does not start with less")
@@ -363,9 +364,8 @@ def heap_bytes(text: str) -> int:
 def reject_unsafe(key: str, value: str) -> None:
     """Raise InvalidSetting if `key=value` would break a guarantee (data loss, duplicates, another time zone)."""
     if breaks_guarantee(key, value):
-        raise InvalidSetting(
-            key, f"{mask_secrets(value)!r} would break a guarantee (records lost, duplicated or misread)"
-        )
+        why = f"{mask_secrets(value)!r} would break a guarantee (records lost, duplicated or misread)"
+        raise InvalidSetting(key, why)
 
 
 def reject_unknown(environ: Mapping[str, str]) -> None:

@@ -17,7 +17,7 @@ from shutil import disk_usage, rmtree
 from typing import Any
 
 from include.ground.errors import Terminal
-from include.ground.object_store import ObjectStore, StoreUnavailable, find_store
+from include.ground.object_store import ObjectStore, StoreUnavailable, arrow_client, find_store
 from include.ground.settings import Settings, load_settings
 
 _reached: dict[str, Settings] = {}
@@ -229,12 +229,13 @@ def arrow_source(path: Path) -> Any:
 
 
 def arrow_files(folder: Path) -> Any:
-    """Return Arrow's file system of a folder, in a store as delta-rs reads it."""
-    from deltalake.fs import DeltaStorageHandler
+    """Return Arrow's file system of a folder."""
     from pyarrow import fs
 
     if isinstance(folder, StoredPath):
-        return fs.PyFileSystem(DeltaStorageHandler(str(folder), delta_options(folder)))
+        text = str(folder)
+        _place(folder)
+        return fs.SubTreeFileSystem(text.partition("://")[2], arrow_client(_reached[_location(text)]))
     # Arrow's own file system reads local files without a detour through Python; delta-rs's would copy each block.
     return fs.SubTreeFileSystem(str(folder), fs.LocalFileSystem())
 

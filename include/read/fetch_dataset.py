@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -87,7 +88,7 @@ def fetch_dataset(settings: Settings, dataset: str, now: datetime) -> RestoredDa
     stored = read_stored(store, dataset)
     if stored is None:
         raise _not_stored(dataset, f"{store.url} has no publication of it")
-    own = replace(stored, owner=new_working_copy())
+    own = replace(stored, owner=new_working_copy(settings))
     save_stored(store, dataset, own)
     objects = _objects(settings, store, dataset)
     removed = _remove_unpublished(store, objects, stored.versions)
@@ -112,6 +113,24 @@ def fetch_dataset(settings: Settings, dataset: str, now: datetime) -> RestoredDa
     return RestoredDataset(
         publication["release"], publication["batch"], stored.versions, fetched, sizes, removed, moved
     )
+
+
+def follow_domain(settings: Settings, dataset: str, now: datetime) -> RestoredDataset | None:
+    """Take the dataset over if the last owner was another host with the same leases; None if it was not.
+
+    The caller holds the dataset's lease, so that owner may no longer commit. Raises as `fetch_dataset`.
+    """
+    store = find_store(settings)
+    if store is None or not settings.lease_domain:
+        return None
+    stored, own = read_stored(store, dataset), owner_file(settings, dataset).read()
+    if stored is None or stored.owner.domain != settings.lease_domain or stored.owner == own:
+        return None
+    taken = fetch_dataset(settings, dataset, now)
+    if taken.moved_to is not None:
+        # The tables are in the store: what was here is an old publication and a checkpoint that no longer fits.
+        shutil.rmtree(taken.moved_to)
+    return taken
 
 
 def _objects(settings: Settings, store: ObjectStore, dataset: str) -> dict[str, int]:

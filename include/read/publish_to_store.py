@@ -103,7 +103,7 @@ def _begin(settings: Settings, store: ObjectStore, dataset: str) -> StoredPublic
     before = read_stored(store, dataset)
     if before is None:
         require_conditional_puts(store)
-        own = owner_file(settings, dataset).read() or new_working_copy()
+        own = owner_file(settings, dataset).read() or new_working_copy(settings)
         owner_file(settings, dataset).write(own)
         save_stored(store, dataset, StoredPublication(NOTHING, own, {}, {}))
         return _begin(settings, store, dataset)

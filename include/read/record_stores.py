@@ -16,8 +16,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from include.ground.errors import HeadraceError, Refused, Transient
-from include.ground.object_store import DEFAULT_REGION
-from include.ground.settings import Settings, read_password
+from include.ground.object_store import arrow_client
+from include.ground.settings import Settings
 
 READ_BYTES = 8 << 20
 """Bytes that are read at a time."""
@@ -110,15 +110,7 @@ def _local(_settings: Settings, rest: str) -> FilePlace:
 
 def _s3(settings: Settings, rest: str) -> FilePlace:
     """Return the place in the store, with endpoint and key of HEADRACE_WAREHOUSE_… where they are set."""
-    secret = settings.warehouse_secret_file
-    access: dict[str, str] = {"region": os.environ.get("AWS_REGION", DEFAULT_REGION)}
-    if settings.warehouse_endpoint:
-        scheme, _, host = settings.warehouse_endpoint.partition("://")
-        access |= {"endpoint_override": host.rstrip("/"), "scheme": scheme}
-    if settings.warehouse_key_id and secret:
-        access |= {"access_key": settings.warehouse_key_id}
-        access |= {"secret_key": read_password("HEADRACE_WAREHOUSE_SECRET_FILE", secret)}
-    return FilePlace(fs.S3FileSystem(**access), rest, "s3://")
+    return FilePlace(arrow_client(settings), rest, "s3://")
 
 
 def _webhdfs(_settings: Settings, rest: str) -> FilePlace:

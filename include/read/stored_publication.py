@@ -57,10 +57,14 @@ class StoreConflict(Terminal):
 
 @dataclass(frozen=True)
 class WorkingCopy:
-    """The tables of a dataset in one state folder: a random name, and the host that created them."""
+    """The tables of a dataset in one state folder: a random name, and the host that created them.
+
+    `domain`: hosts with the same one take over from each other (`include/read/adr-0002`); "" for none.
+    """
 
     name: str
     host: str
+    domain: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,9 +133,9 @@ def working_copy_file(path: Path, dataset: str) -> JsonFile[WorkingCopy]:
     return JsonFile(path, WorkingCopy, f"headrace restore {dataset}", "nothing was published")
 
 
-def new_working_copy() -> WorkingCopy:
+def new_working_copy(settings: Settings) -> WorkingCopy:
     """Return a name that no other working copy has."""
-    return WorkingCopy(uuid4().hex, socket.gethostname())
+    return WorkingCopy(uuid4().hex, socket.gethostname(), settings.lease_domain)
 
 
 def refuse_conflict(settings: Settings, store: ObjectStore, dataset: str, stored: StoredPublication) -> None:

@@ -462,6 +462,7 @@ def serve(settings: Settings, stop: threading.Event) -> None:
     with sole_runner(settings) as holds:
         for line in migrate_state(settings):
             log_line(f"state folder of an earlier version: {line}")
+        settings.state.mkdir(parents=True, exist_ok=True)
         settings.state.chmod(0o700)
         take_over(settings, log_line)
         extra = {"settings": environment_settings(), "fingerprints": settings_fingerprints(settings)}

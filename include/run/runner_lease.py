@@ -15,7 +15,7 @@ from include.ground.settings import Settings
 from include.observe.processes import started_datasets
 from include.state.json_file import StateFileUnreadable
 from include.state.lease import Lease, LeaseHeld, LeaseRole, LockHeld, is_held, take_lease, take_lock
-from include.state.lease_table import revoke_streams_elsewhere
+from include.state.lease_table import held_leases, revoke_streams_elsewhere
 from include.state.process_states import BROKER, CONSOLE, METRICS, OPENLINEAGE, RUNNER, stream_name
 from include.state.run_files import read_run_file, remove_run_file
 
@@ -66,6 +66,13 @@ def _lease(settings: Settings, role: LeaseRole) -> Iterator[Lease]:
         yield lease
     finally:
         lease.release()
+
+
+def supervising_host(settings: Settings) -> str:
+    """Return the host whose runner supervises, where each host has a state folder; "" for none."""
+    if not settings.lease_domain:
+        return ""
+    return next((row.host for row in held_leases(settings) if row.role == LeaseRole.RUNNER), "")
 
 
 def stand_by(settings: Settings, serve: Callable[[], None], stop: threading.Event, report: Reporter) -> None:

@@ -25,7 +25,7 @@ from include.run.child_process import driver_environment, end_jobs, launch
 from include.run.kafka_broker import answers, check_broker_prerequisites
 from include.run.reconcile import Policy
 from include.run.runner import Reporter, Runner, environment_settings, settings_fingerprints
-from include.run.runner_lease import sole_runner
+from include.run.runner_lease import sole_runner, supervising_host
 from include.state.json_file import StateFileUnreadable
 from include.state.lease import LockHeld, take_lock
 from include.state.migrate_state import migrate_state
@@ -97,7 +97,8 @@ def up(
         since = {status.name: log_size(settings, status.name) for status in before}
         for name in datasets:
             request_stream(settings, name, "headrace up")
-        ensure_runner(settings, report)
+        if not ensure_runner(settings, report):
+            return observe_processes(settings, list(datasets))
         # Without the broker no stream starts; without one stream the others do.
         if failure := await_working(settings, broker, since[BROKER], report):
             raise failure
@@ -135,14 +136,17 @@ def _suspended(status: ProcessStatus) -> Terminal:
     return Terminal(what, "headrace down, then headrace up", code="state-suspended", process=status.name)
 
 
-def ensure_runner(settings: Settings, report: Reporter) -> None:
-    """Start the state folder's runner unless one runs. Raises NotStarted."""
+def ensure_runner(settings: Settings, report: Reporter) -> bool:
+    """Start the state folder's runner unless one runs; False when another host's supervises. Raises NotStarted."""
     status = observe_process(settings, RUNNER)
     if status.state is ProcessState.DRAINING:
         await_drained(settings, report)
     elif status.pid:
         report(f"{RUNNER}: already running, pid {status.pid}{settings_difference(settings)}")
-        return
+        return True
+    if host := supervising_host(settings):
+        report(f"{RUNNER}: {host} supervises; what is requested here starts when this host takes over")
+        return False
     if settings.runner == "service":
         why = f"{status.state.label}{f', {status.detail}' if status.detail else ''}"
         what = f"no runner works on {settings.state} ({why}), and HEADRACE_RUNNER=service: the streams stay requested"
@@ -163,6 +167,7 @@ def ensure_runner(settings: Settings, report: Reporter) -> None:
         Waiting(RUNNER, lambda: (log_size(settings, RUNNER), cpu_steps([process.pid])), report).holds(has_started)
     except NoProgress as error:
         raise NotStarted(settings, RUNNER, f"did not start: {error.why}", since) from error
+    return True
 
 
 def settings_difference(settings: Settings) -> str:

@@ -111,9 +111,10 @@ class LeaseRow:
 
 @dataclass
 class LeaseTable:
-    """The leases of one state folder (`domain`). One connection is used, and reopened after an error.
+    """The leases of one state folder, or of those that share a name (`domain`).
 
-    A lease lasts `seconds` from each renewal; a request takes at most a quarter of them.
+    One connection is used, and reopened after an error. A lease lasts `seconds` from each renewal; a request takes at
+    most a quarter of them.
     """
 
     url: str
@@ -318,7 +319,9 @@ def _table(settings: Settings) -> LeaseTable:
 
 
 def lease_domain(settings: Settings) -> str:
-    """Return the random name of this state folder, unique among those with leases in the same database."""
+    """Return the name that state folders share, or the random one of this state folder, unique in its database."""
+    if settings.lease_domain:
+        return settings.lease_domain
     path = lease_domain_path(settings)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

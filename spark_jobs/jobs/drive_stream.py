@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from include.declare.derived_dataset import derived_names
 from include.ground.errors import HeadraceError, Terminal
 from include.ground.object_store import StoreUnavailable
 from include.ground.paths import status_path
 from include.ground.settings import Settings
+from include.read.fetch_dataset import follow_domain
 from include.read.publish_to_store import refuse_start
 from include.state.lease import Lease, LeaseLost
 from include.state.process_states import stream_name
@@ -71,6 +73,8 @@ def await_store(settings: Settings, name: str, lease: Lease, reporter: StatusRep
     back_off, reported = BackOff(), ""
     while not stop.is_set():
         try:
+            if taken := follow_domain(settings, name, datetime.now(UTC)):
+                log_line(f"{name}: taken over from another host at batch {taken.batch}")
             refuse_start(settings, name)
         except StoreUnavailable as error:
             if not lease.is_held():

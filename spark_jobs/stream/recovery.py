@@ -39,6 +39,7 @@ from spark_jobs.stream.active_releases import recorded_releases
 from spark_jobs.stream.preflight import (
     BronzeHead,
     CheckpointAhead,
+    CheckpointMissing,
     OffsetsExpired,
     RecordsReplaced,
     TablesDisagree,
@@ -429,11 +430,13 @@ def usable_generation(
 ) -> tuple[Generation, str | None]:
     """Return the generation to continue with, and a sentence when it replaces one whose files a power cut took.
 
-    The new one starts where bronze ends. Raises as `validated_generation`.
+    Where each host has a state folder, the last one is that of another host. The new one starts where bronze ends.
+    Raises as `validated_generation`.
     """
+    elsewhere = (CheckpointMissing,) if settings.lease_domain else ()
     try:
         return validated_generation(settings, dataset, bronze, head, bootstrap), None
-    except (OffsetLogDamaged, CheckpointAhead) as problem:
+    except (OffsetLogDamaged, CheckpointAhead, *elsewhere) as problem:
         folder = checkpoint_path(settings, dataset.name)
         generation = next_generation(dataset, folder, bronze, head, bootstrap, accept_loss=False)
         write_generation(folder, generation)

@@ -20,11 +20,19 @@ from stored_site import create_bucket, endpoint_of, proven_once, running_store, 
 from test_stored_publications import in_store, store_of, stored, write_batch
 
 from include.ground.errors import Refused, Transient
-from include.ground.paths import bronze_path, checkpoint_path, restoring_path, silver_path, snapshots_path, warehouse
+from include.ground.paths import (
+    bronze_path,
+    checkpoint_path,
+    removed_commits_path,
+    restoring_path,
+    silver_path,
+    snapshots_path,
+    warehouse,
+)
 from include.ground.settings import Settings
 from include.read import fetch_dataset as fetching
 from include.read import publish_to_store
-from include.read.fetch_dataset import fetch_dataset
+from include.read.fetch_dataset import fetch_dataset, follow_domain
 from include.read.publication import Publication, SourceVersion, TableVersion, find_publication, publish
 from include.read.publish_to_store import refuse_start, remove_stored_files
 from include.read.stored_publication import StoreConflict
@@ -98,6 +106,33 @@ def test_a_derived_dataset_is_restored_with_the_versions_of_its_sources(lost: Sm
     assert fetch_dataset(fresh, "shops", NOW).versions == {path: 0}
     assert find_publication(fresh, "shops") == published
     assert find_publication(fresh, "sales") is None
+
+
+def test_hosts_of_a_domain_take_over_from_each_other_and_from_nobody_else(endpoint: str, tmp_path: Path) -> None:
+    create_bucket(endpoint, "domain")
+    first = SmallWarehouse(stored_settings(tmp_path, endpoint, "domain").model_copy(update={"lease_domain": "shops"}))
+    assert follow_domain(first.settings, "sales", NOW) is None
+    write_batch(first, 0)
+    first.move(0)
+    assert follow_domain(first.settings, "sales", NOW) is None
+    for domain in ("", "others"):
+        stranger = first.settings.model_copy(update={"state": tmp_path / "stranger", "lease_domain": domain})
+        assert follow_domain(stranger, "sales", NOW) is None
+        with raises(StoreConflict, "published-elsewhere"):
+            refuse_start(stranger, "sales")
+    second = replace(first, settings=first.settings.model_copy(update={"state": tmp_path / "second"}), names={})
+    for host in (second, first, second):
+        checkpoint_path(host.settings, "sales").mkdir(parents=True)
+        taken = follow_domain(host.settings, "sales", NOW)
+        assert taken is not None
+        assert not checkpoint_path(host.settings, "sales").exists()
+        assert not removed_commits_path(host.settings, "sales").exists() or not any(
+            removed_commits_path(host.settings, "sales").iterdir()
+        )
+        refuse_start(host.settings, "sales")
+        write_batch(host, taken.batch + 1)
+        host.move(taken.batch + 1)
+        assert follow_domain(host.settings, "sales", NOW) is None
 
 
 def test_the_new_host_publishes_and_the_old_one_is_refused(lost: SmallWarehouse, fresh: Settings) -> None:

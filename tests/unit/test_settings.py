@@ -313,3 +313,15 @@ def test_leases_of_several_hosts_need_a_kafka_and_a_runner_that_outlive_a_host(m
     monkeypatch.setenv("HEADRACE_RUNNER", "service")
     monkeypatch.setenv("HEADRACE_KAFKA_BOOTSTRAP", "kafka:9092")
     assert load_settings().lease_seconds == 30
+
+
+def test_hosts_with_own_disks_need_leases_and_tables_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = refused(monkeypatch, "HEADRACE_LEASE_DOMAIN", "meters")
+    assert error.key == "HEADRACE_LEASE_DOMAIN"
+    assert "needs HEADRACE_LEASE_URL and HEADRACE_WAREHOUSE=s3a://" in error.what
+    for name, value in {"RUNNER": "service", "KAFKA_BOOTSTRAP": "kafka:9092", "LEASE_URL": "postgresql://db/x"}.items():
+        monkeypatch.setenv(f"HEADRACE_{name}", value)
+    assert refused(monkeypatch, "HEADRACE_WAREHOUSE", "s3://tables").key == "HEADRACE_LEASE_DOMAIN"
+    monkeypatch.setenv("HEADRACE_BACKEND", "spark")
+    monkeypatch.setenv("HEADRACE_WAREHOUSE", "s3a://tables")
+    assert load_settings().lease_domain == "meters"
