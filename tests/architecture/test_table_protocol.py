@@ -87,6 +87,17 @@ def table(request: pytest.FixtureRequest, settings_written: Settings) -> Publish
     return published_tables(settings_written)[request.param]
 
 
+OF_EACH_LAYER = ("bronze.flights", "silver.flights", "rejected.flights", "gold.carrier_hours")
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=[pytest.mark.extended] * (name not in OF_EACH_LAYER)) for name in TABLES]
+)
+def table_of_layer(request: pytest.FixtureRequest, settings_written: Settings) -> PublishedTable:
+    """Return a table; in `make test` one of each layer: one code writes the tables of a layer."""
+    return published_tables(settings_written)[request.param]
+
+
 def test_every_published_table_is_covered(settings_written: Settings) -> None:
     assert sorted(published_tables(settings_written)) == sorted(TABLES)
 
@@ -128,15 +139,15 @@ def test_every_reader_returns_the_same_rows(spark: SparkSession, table: Publishe
     assert_frame_equal(by_delta_spark(spark, table), expected)
 
 
-def test_checkpoint_changes_no_rows(spark: SparkSession, table: PublishedTable, tmp_path: Path) -> None:
+def test_checkpoint_changes_no_rows(spark: SparkSession, table_of_layer: PublishedTable, tmp_path: Path) -> None:
     """A checkpoint must keep the log's partition values, statistics and transactions."""
-    before = by_delta_rs(table)
-    delta = DeltaTable(str(table.path))
+    before = by_delta_rs(table_of_layer)
+    delta = DeltaTable(str(table_of_layer.path))
     delta.create_checkpoint()
-    fresh = DeltaTable(str(table.path))
+    fresh = DeltaTable(str(table_of_layer.path))
     assert pa.table(fresh.get_add_actions(flatten=True))["num_records"].null_count == 0
-    assert_frame_equal(by_delta_rs(table), before)
-    assert_frame_equal(by_delta_spark(spark, table), before)
+    assert_frame_equal(by_delta_rs(table_of_layer), before)
+    assert_frame_equal(by_delta_spark(spark, table_of_layer), before)
 
 
 def test_readers_open_kept_versions_after_old_commits_moved(
@@ -164,10 +175,10 @@ def test_readers_open_kept_versions_after_old_commits_moved(
         assert_frame_equal(in_order(newest.toArrow()), before[-1])
 
 
-def test_filters_by_statistics_find_every_row(spark: SparkSession, table: PublishedTable) -> None:
+def test_filters_by_statistics_find_every_row(spark: SparkSession, table_of_layer: PublishedTable) -> None:
     """Ask for each bound of each column, so that a reader that prunes by statistics must find the row."""
-    rows, frame, scan = by_delta_rs(table), delta_frame(spark, table), scanned(table)
-    for name in sorted(bounded(table)):
+    rows, frame, scan = by_delta_rs(table_of_layer), delta_frame(spark, table_of_layer), scanned(table_of_layer)
+    for name in sorted(bounded(table_of_layer)):
         for value in {rows[name].min(), rows[name].max()} - {None}:
             wanted = rows.filter(pl.col(name) == value).height
             found = scan.filter(pl.col(name) == pl.lit(value, rows.schema[name])).collect()

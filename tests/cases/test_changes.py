@@ -133,6 +133,7 @@ def test_compaction_moves_no_row_and_comparison_finds_equal_tables(release: Smal
     assert [each.changed for each in compare(side, side, 3, 0, lambda _: None).tables] == [0] * 4
 
 
+@pytest.mark.extended
 def test_audits_find_a_row_that_was_deleted_and_is_there_and_a_version_that_ends_elsewhere(
     release: SmallRelease,
 ) -> None:

@@ -52,8 +52,17 @@ def expected(changes: Sequence[Change]) -> dict[str, tuple[int, int, int]]:
     return {owner: (balance, accounts, ended) for owner, (balance, accounts, ended) in found.items()}
 
 
-@pytest.mark.parametrize("backend", ["local", pytest.param("spark", marks=pytest.mark.extended)])
-def test_deletions_reach_a_table_derived_from_the_rows(spark: SparkSession, tmp_path: Path, backend: str) -> None:
+@pytest.mark.parametrize(
+    ("backend", "batches"),
+    [
+        ("local", 2),
+        pytest.param("local", 4, marks=pytest.mark.extended),
+        pytest.param("spark", 4, marks=pytest.mark.extended),
+    ],
+)
+def test_deletions_reach_a_table_derived_from_the_rows(
+    spark: SparkSession, tmp_path: Path, backend: str, batches: int
+) -> None:
     datasets = tmp_path / "datasets"
     copytree(ACCOUNTS, datasets / "accounts")
     (datasets / NAME / "gold").mkdir(parents=True)
@@ -62,7 +71,7 @@ def test_deletions_reach_a_table_derived_from_the_rows(spark: SparkSession, tmp_
     settings = Settings(state=tmp_path / "state", datasets=datasets, backend=backend)
     accounts, so_far, steps = small_release(spark, settings, "accounts"), list[Change](), [None, Step.GOLD_WRITTEN]
     derived = DerivedRelease(settings, snapshot_derived(settings, NAME), spark, HeldLease())
-    for batch, step in zip(deal(history(3, 80), 5, 4), [*steps, *steps], strict=True):
+    for batch, step in zip(deal(history(3, 80), 5, batches), steps * (batches // 2), strict=True):
         accounts.take([each.sent() for each in batch])
         so_far += batch
         run = derived.next_run()

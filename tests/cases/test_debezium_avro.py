@@ -135,6 +135,7 @@ def test_tombstones_are_counted_as_such_and_others_have_reasons(filled: SmallRel
     ]
 
 
+@pytest.mark.extended
 def test_audits_read_the_row_by_themselves(filled: SmallRelease) -> None:
     assert differing(filled) == {}
     assert [audited(filled, table) for table in ("customers_now", "customer_versions")] == [[], []]

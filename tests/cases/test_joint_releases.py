@@ -63,6 +63,7 @@ def test_a_release_that_takes_a_column_away_names_who_reads_it_and_is_held(site:
     assert sum(row["marked"] for row in site.rows("gold.taps_weeks")) == 4
 
 
+@pytest.mark.extended
 def test_a_source_and_its_readers_are_released_and_rolled_back_as_one_plan(site: JointSite) -> None:
     before, rows = published(site), site.rows("gold.taps_weeks")
     site.declare_taps(BIG)

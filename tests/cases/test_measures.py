@@ -166,6 +166,7 @@ def test_late_reading_changes_every_measure(release: SmallRelease) -> None:
     assert row["median"] == pytest.approx(7, rel=QUANTILE_ERROR)
 
 
+@pytest.mark.extended
 def test_audit_and_rebuild_agree_with_the_stream(release: SmallRelease, tmp_path: Path) -> None:
     assert audited(release, "meter_days") == []
     _, _, differing = SlicePatcher(release, tmp_path).rebuild(WHOLE_HISTORY)

@@ -104,6 +104,7 @@ def test_damaged_records_are_rejected_with_their_place(filled: SmallRelease) -> 
     ]
 
 
+@pytest.mark.extended
 def test_deep_audit_reads_the_same(filled: SmallRelease, tmp_path: Path) -> None:
     assert differing(copy_release(filled, tmp_path / "production")) == {}
 

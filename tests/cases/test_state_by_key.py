@@ -170,6 +170,7 @@ def test_compaction_moves_no_row(release: SmallRelease) -> None:
     assert_same_rows(head_rows(release), before)
 
 
+@pytest.mark.extended
 def test_both_audits_find_a_wrong_row_in_each_table(release: SmallRelease) -> None:
     assert differing(release) == {}
     for target in release.release.gold:
