@@ -338,7 +338,7 @@ def changed(path: Path, change: str) -> None:
         os.utime(path, ns=(1, 1))
 
 
-@pytest.mark.parametrize("change", ["grown", "other bytes", "gone"])
+@pytest.mark.parametrize("change", [pytest.param("grown", marks=pytest.mark.extended), "other bytes", "gone"])
 def test_audit_names_files_that_changed_since(site: LoadSite, change: str) -> None:
     site.file("a.jsonl", [10])
     path = site.file("b.jsonl", [11, 12])
@@ -365,7 +365,11 @@ def test_audit_finds_a_record_that_differs_from_its_file(site: LoadSite, monkeyp
     assert "value differs from its file" in found.sentence()
 
 
-STEPS = (Step.BRONZE_STARTED, Step.BRONZE_WRITTEN, Step.BRONZE_COMMITTED)
+STEPS = (
+    pytest.param(Step.BRONZE_STARTED, marks=pytest.mark.extended),
+    Step.BRONZE_WRITTEN,
+    pytest.param(Step.BRONZE_COMMITTED, marks=pytest.mark.extended),
+)
 
 
 @pytest.mark.parametrize("step", STEPS)
