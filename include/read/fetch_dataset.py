@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
+from include.ground.app_ids import require_ownership
 from include.ground.delta_log import LOG, current_files
 from include.ground.durable_files import file_checksum, named_checksum, write_atomically
 from include.ground.errors import Refused, Transient
@@ -34,7 +34,7 @@ from include.ground.paths import (
     store_owner_path,
 )
 from include.ground.settings import Settings
-from include.read.publish_to_store import AT_ONCE, SNAPSHOT
+from include.read.publish_to_store import AT_ONCE, SNAPSHOT, refuse_start
 from include.read.stored_publication import (
     StoredPublication,
     new_working_copy,
@@ -89,12 +89,16 @@ def fetch_dataset(settings: Settings, dataset: str, now: datetime) -> RestoredDa
     if stored is None:
         raise _not_stored(dataset, f"{store.url} has no publication of it")
     own = replace(stored, owner=new_working_copy(settings))
+    require_ownership()
     save_stored(store, dataset, own)
+    replaced = removed_commits_path(settings, dataset) / f"{now:%Y%m%dT%H%M%SZ}"
     objects = _objects(settings, store, dataset)
     removed = _remove_unpublished(store, objects, stored.versions)
     if stored.is_empty:
         owner_file(settings, dataset).write(own.owner)
-        return RestoredDataset("", -1, {}, 0, 0, removed, None)
+        # In a store, batches that nobody has published may be of another host; the checkpoint here does not know them.
+        old = {"checkpoint": checkpoint_path(settings, dataset)} if settings.stores_tables else {}
+        return RestoredDataset("", -1, {}, 0, 0, removed, _move_away(old, replaced))
     staging = restoring_path(settings, dataset)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         logs = _logs(objects, stored.versions)
@@ -106,7 +110,6 @@ def fetch_dataset(settings: Settings, dataset: str, now: datetime) -> RestoredDa
     # The previous owner may have been sending commits when it lost the dataset.
     removed += _remove_unpublished(store, _objects(settings, store, dataset), stored.versions)
     _write_records(settings, staging, dataset, own)
-    replaced = removed_commits_path(settings, dataset) / f"{now:%Y%m%dT%H%M%SZ}"
     moved = _replace_tables(settings, dataset, staging, replaced)
     publication = stored.publication
     sizes = sum(objects[key] for key in data)
@@ -115,22 +118,35 @@ def fetch_dataset(settings: Settings, dataset: str, now: datetime) -> RestoredDa
     )
 
 
-def follow_domain(settings: Settings, dataset: str, now: datetime) -> RestoredDataset | None:
-    """Take the dataset over if the last owner was another host with the same leases; None if it was not.
+def own_in_store(settings: Settings, dataset: str, now: datetime) -> RestoredDataset | None:
+    """Make sure that this working copy owns the dataset in the store, before a table is opened; without one do nothing.
 
-    The caller holds the dataset's lease, so that owner may no longer commit. Raises as `fetch_dataset`.
+    Takes it over from a host with the same leases, and returns what was fetched then. The caller holds the dataset's
+    lease. Raises as `fetch_dataset` and `refuse_start`, LeaseLost.
     """
+    taken = _take_over_in_domain(settings, dataset, now)
+    refuse_start(settings, dataset)
+    return taken
+
+
+def _take_over_in_domain(settings: Settings, dataset: str, now: datetime) -> RestoredDataset | None:
     store = find_store(settings)
     if store is None or not settings.lease_domain:
         return None
     stored, own = read_stored(store, dataset), owner_file(settings, dataset).read()
-    if stored is None or stored.owner.domain != settings.lease_domain or stored.owner == own:
-        return None
-    taken = fetch_dataset(settings, dataset, now)
-    if taken.moved_to is not None:
-        # The tables are in the store: what was here is an old publication and a checkpoint that no longer fits.
-        shutil.rmtree(taken.moved_to)
-    return taken
+    if stored is not None and own is not None and own.name == stored.owner.name:
+        _name_domain(settings, store, dataset, stored)
+    elif stored is not None and stored.owner.domain == settings.lease_domain:
+        return fetch_dataset(settings, dataset, now)
+    return None
+
+
+def _name_domain(settings: Settings, store: ObjectStore, dataset: str, stored: StoredPublication) -> None:
+    """Let other hosts of the domain take over what this working copy owned before it had one."""
+    owner = replace(stored.owner, domain=settings.lease_domain)
+    if owner != stored.owner:
+        require_ownership()
+        save_stored(store, dataset, replace(stored, owner=owner))
 
 
 def _objects(settings: Settings, store: ObjectStore, dataset: str) -> dict[str, int]:
@@ -209,10 +225,16 @@ def _replace_tables(settings: Settings, dataset: str, staging: Path, moved: Path
     """Move the old tables and checkpoint away and the fetched tables into place; return the folder of the old ones."""
     tables = local_warehouse(settings) / dataset
     old = {"tables": tables, "checkpoint": checkpoint_path(settings, dataset)}
+    moved_to = _move_away(old, moved)
+    tables.parent.mkdir(parents=True, exist_ok=True)
+    staging.rename(tables)
+    return moved_to
+
+
+def _move_away(old: Mapping[str, Path], moved: Path) -> Path | None:
+    """Move what there is of the folders; return the folder that has them now, None if there was nothing."""
     found = {name: path for name, path in old.items() if path.exists()}
     for name, path in found.items():
         moved.mkdir(parents=True, exist_ok=True)
         path.rename(moved / name)
-    tables.parent.mkdir(parents=True, exist_ok=True)
-    staging.rename(tables)
     return moved if found else None

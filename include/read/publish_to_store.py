@@ -130,12 +130,7 @@ def refuse_start(settings: Settings, dataset: str) -> None:
     store = find_store(settings)
     if store is None:
         return
-    stored = read_stored(store, dataset)
-    if stored is None:
-        require_conditional_puts(store)
-        return
-    refuse_conflict(settings, store, dataset, stored)
-    refuse_other_commits(settings, store, dataset, stored)
+    refuse_other_commits(settings, store, dataset, _begin(settings, store, dataset))
 
 
 def _versions(settings: Settings, dataset: str, publication: Mapping[str, Any]) -> dict[str, int]:

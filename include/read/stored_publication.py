@@ -59,7 +59,7 @@ class StoreConflict(Terminal):
 class WorkingCopy:
     """The tables of a dataset in one state folder: a random name, and the host that created them.
 
-    `domain`: hosts with the same one take over from each other (`include/read/adr-0002`); "" for none.
+    `domain`: hosts with the same one take over from each other (`include/state/adr-0001`); "" for none.
     """
 
     name: str

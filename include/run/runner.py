@@ -471,6 +471,9 @@ def serve(settings: Settings, stop: threading.Event) -> None:
         supervise(Runner(settings, Policy(), log_line), holds, stop)
         if settings.lease_url and not holds():
             log_line("the lease is lost, drivers of this host have ended; another host may supervise")
+            if settings.lease_domain:
+                # In a shared state folder the file is the other host's by now.
+                remove_run_file(settings, RUNNER)
             return
         remove_run_file(settings, RUNNER)
         log_line("all processes have exited")

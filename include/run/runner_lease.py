@@ -69,10 +69,11 @@ def _lease(settings: Settings, role: LeaseRole) -> Iterator[Lease]:
 
 
 def supervising_host(settings: Settings) -> str:
-    """Return the host whose runner supervises, where each host has a state folder; "" for none."""
-    if not settings.lease_domain:
-        return ""
-    return next((row.host for row in held_leases(settings) if row.role == LeaseRole.RUNNER), "")
+    """Return the host that supervises while this one stands by with a state folder of its own, "" otherwise."""
+    rows = held_leases(settings) if settings.lease_domain else []
+    here = [row for row in rows if row.host == host_name() and not row.is_gone]
+    elsewhere = (row.host for row in rows if row.role == LeaseRole.RUNNER and row.host != host_name())
+    return next(elsewhere, "") if any(row.role == LeaseRole.STANDBY for row in here) else ""
 
 
 def stand_by(settings: Settings, serve: Callable[[], None], stop: threading.Event, report: Reporter) -> None:

@@ -319,9 +319,9 @@ def _table(settings: Settings) -> LeaseTable:
 
 
 def lease_domain(settings: Settings) -> str:
-    """Return the name that state folders share, or the random one of this state folder, unique in its database."""
+    """Return what state folders of a warehouse share, or the random name of this one, unique in its database."""
     if settings.lease_domain:
-        return settings.lease_domain
+        return f"{settings.lease_domain} {settings.warehouse}"
     path = lease_domain_path(settings)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,8 +12,7 @@ from include.ground.errors import HeadraceError, Terminal
 from include.ground.object_store import StoreUnavailable
 from include.ground.paths import status_path
 from include.ground.settings import Settings
-from include.read.fetch_dataset import follow_domain
-from include.read.publish_to_store import refuse_start
+from include.read.fetch_dataset import own_in_store
 from include.state.lease import Lease, LeaseLost
 from include.state.process_states import stream_name
 from spark_jobs.jobs.bounded_job import DONE, FAILED, REFUSED
@@ -72,13 +71,13 @@ def await_store(settings: Settings, name: str, lease: Lease, reporter: StatusRep
     """Wait until the object store answers; return False when `stop` was set first. Raises LeaseLost, StoreConflict."""
     back_off, reported = BackOff(), ""
     while not stop.is_set():
+        # A pause may be longer than a lease lasts.
+        if not lease.is_held():
+            raise LeaseLost(name, lease.location)
         try:
-            if taken := follow_domain(settings, name, datetime.now(UTC)):
+            if taken := own_in_store(settings, name, datetime.now(UTC)):
                 log_line(f"{name}: taken over from another host at batch {taken.batch}")
-            refuse_start(settings, name)
         except StoreUnavailable as error:
-            if not lease.is_held():
-                raise LeaseLost(name, lease.location) from error
             reason = f"waiting for the store: {error.what}"
             reporter.report("waiting", reason)
             if without_attempt(reason) != without_attempt(reported):

@@ -17,6 +17,7 @@ from include.ground.errors import Refused
 from include.ground.paths import lease_path
 from include.ground.settings import Settings
 from include.plans.dependants import is_due
+from include.read.fetch_dataset import own_in_store
 from include.read.publication import read_publication
 from include.state.lease import Lease, take_lease
 from include.state.owner_requests import OwnerRequest, pending_request, respond
@@ -42,6 +43,7 @@ def execute_pending(settings: Settings, dataset: str) -> None:
             code="request-too-early",
             dataset=dataset,
         )
+    own_in_store(settings, dataset, datetime.now(UTC))
     fence_earlier_owner(settings, dataset, lease.epoch)
     respond(settings, dataset, opened(settings, dataset, request, lease).answer(request))
 

@@ -19,11 +19,11 @@ from small_warehouse import SmallWarehouse
 from stored_site import create_bucket, endpoint_of, proven_once, running_store, stored_settings
 from test_stored_publications import in_store, store_of, stored, write_batch
 
+from include.ground.app_ids import add_check, remove_check
 from include.ground.errors import Refused, Transient
 from include.ground.paths import (
     bronze_path,
     checkpoint_path,
-    removed_commits_path,
     restoring_path,
     silver_path,
     snapshots_path,
@@ -32,10 +32,11 @@ from include.ground.paths import (
 from include.ground.settings import Settings
 from include.read import fetch_dataset as fetching
 from include.read import publish_to_store
-from include.read.fetch_dataset import fetch_dataset, follow_domain
+from include.read.fetch_dataset import fetch_dataset, own_in_store
 from include.read.publication import Publication, SourceVersion, TableVersion, find_publication, publish
 from include.read.publish_to_store import refuse_start, remove_stored_files
 from include.read.stored_publication import StoreConflict
+from include.state.lease import LeaseLost
 from spark_jobs.jobs import repair_job
 from spark_jobs.stream.expiry import AutomaticDeletion, RetainedTables
 
@@ -110,29 +111,66 @@ def test_a_derived_dataset_is_restored_with_the_versions_of_its_sources(lost: Sm
 
 def test_hosts_of_a_domain_take_over_from_each_other_and_from_nobody_else(endpoint: str, tmp_path: Path) -> None:
     create_bucket(endpoint, "domain")
-    first = SmallWarehouse(stored_settings(tmp_path, endpoint, "domain").model_copy(update={"lease_domain": "shops"}))
-    assert follow_domain(first.settings, "sales", NOW) is None
+    alone = stored_settings(tmp_path, endpoint, "domain")
+    first = SmallWarehouse(alone.model_copy(update={"lease_domain": "shops"}))
+    # It owned the dataset before it was in a domain.
+    assert own_in_store(alone, "sales", NOW) is None
+    assert own_in_store(first.settings, "sales", NOW) is None
     write_batch(first, 0)
     first.move(0)
-    assert follow_domain(first.settings, "sales", NOW) is None
+    assert own_in_store(first.settings, "sales", NOW) is None
     for domain in ("", "others"):
         stranger = first.settings.model_copy(update={"state": tmp_path / "stranger", "lease_domain": domain})
-        assert follow_domain(stranger, "sales", NOW) is None
         with raises(StoreConflict, "published-elsewhere"):
-            refuse_start(stranger, "sales")
+            own_in_store(stranger, "sales", NOW)
     second = replace(first, settings=first.settings.model_copy(update={"state": tmp_path / "second"}), names={})
-    for host in (second, first, second):
+    for turn, host in enumerate((second, first, second)):
         checkpoint_path(host.settings, "sales").mkdir(parents=True)
-        taken = follow_domain(host.settings, "sales", NOW)
+        taken = own_in_store(host.settings, "sales", NOW + timedelta(seconds=turn))
         assert taken is not None
+        assert taken.moved_to is not None
+        assert (taken.moved_to / "checkpoint").is_dir()
         assert not checkpoint_path(host.settings, "sales").exists()
-        assert not removed_commits_path(host.settings, "sales").exists() or not any(
-            removed_commits_path(host.settings, "sales").iterdir()
-        )
-        refuse_start(host.settings, "sales")
         write_batch(host, taken.batch + 1)
         host.move(taken.batch + 1)
-        assert follow_domain(host.settings, "sales", NOW) is None
+        assert own_in_store(host.settings, "sales", NOW) is None
+
+
+def test_host_whose_lease_is_lost_takes_nothing_over(endpoint: str, tmp_path: Path) -> None:
+    create_bucket(endpoint, "lost-lease")
+    settings = stored_settings(tmp_path, endpoint, "lost-lease").model_copy(update={"lease_domain": "shops"})
+    first = SmallWarehouse(settings)
+    write_batch(first, 0)
+    first.move(0)
+    owner = stored(settings).owner
+
+    def lost() -> None:
+        raise LeaseLost("sales", "leases")
+
+    add_check(lost)
+    try:
+        with pytest.raises(LeaseLost):
+            own_in_store(settings.model_copy(update={"state": tmp_path / "late"}), "sales", NOW)
+    finally:
+        remove_check(lost)
+    assert stored(settings).owner == owner
+
+
+def test_dataset_that_a_lost_host_never_published_is_taken_over_without_its_checkpoint(
+    endpoint: str, tmp_path: Path
+) -> None:
+    create_bucket(endpoint, "unpublished")
+    bare = stored_settings(tmp_path, endpoint, "unpublished")
+    settings = bare.model_copy(update={"lease_domain": "shops", "warehouse": bare.warehouse.replace("s3:", "s3a:")})
+    assert own_in_store(settings, "sales", NOW) is None
+    other = settings.model_copy(update={"state": tmp_path / "other"})
+    for host in (other, settings):
+        checkpoint_path(host, "sales").mkdir(parents=True)
+        taken = own_in_store(host, "sales", NOW)
+        assert taken is not None
+        assert taken.moved_to is not None
+        assert (taken.moved_to / "checkpoint").is_dir()
+        assert not checkpoint_path(host, "sales").exists()
 
 
 def test_the_new_host_publishes_and_the_old_one_is_refused(lost: SmallWarehouse, fresh: Settings) -> None:
