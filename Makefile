@@ -11,7 +11,7 @@ GROUPS ?= runtime dev
 # Arguments for the command behind a target: make test ARGS="-k broker -x"
 ARGS ?=
 
-.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads demo-cdc test test-all test-kills test-tables test-stack test-containers test-cdc test-hosts test-airflow-package test-bare test-observability check docs docs-check pictures reference up down bench bench-peers bench-growth bench-console bench-derived bench-scale bench-rules bench-run bench-identities bench-gold-keys bench-start bench-shared bench-load bench-fleet golden golden-record budgets lock jars-lock clean
+.PHONY: help setup setup-runtime setup-airflow setup-dev demo demo-change demo-workloads demo-cdc test test-all test-kills test-cluster test-tables test-stack test-containers test-cdc test-hosts test-airflow-package test-bare test-observability check docs docs-check pictures reference up down bench bench-peers bench-growth bench-console bench-derived bench-scale bench-rules bench-run bench-identities bench-gold-keys bench-start bench-shared bench-load bench-fleet golden golden-record budgets lock jars-lock clean
 
 help: ## show this list
 	@echo "Headrace: make TARGET"
@@ -54,6 +54,9 @@ test-all: setup-dev ## every group of tests, one table; after an interruption it
 
 test-kills: setup-dev ## the tests of minutes: kills of drivers, jobs, runner and broker at each step; prints its measurements
 	@$(TESTS) kills $(ARGS)
+
+test-cluster: setup-dev ## a standalone cluster, YARN with HDFS, tables on S3: executors, workers, drivers die; one table, half an hour
+	@$(TESTS) standalone,yarn,s3
 
 test-tables: setup-dev ## the other tests of minutes: tables, parity on Spark, the console in a browser
 	@$(TESTS) tables $(ARGS)

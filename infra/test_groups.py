@@ -4,6 +4,7 @@ Each group is a process of its own. Its verdict is kept in `.cache/test-all/`, u
 it was found for; a group that is green for them is not run again. Whatever a group leaves running is ended by pid.
 
     python -m infra.test_groups            every group, then one table; exit code 0 only if all are green
+    python -m infra.test_groups yarn,s3    these groups, then their table; verdicts are shared with those of all
     python -m infra.test_groups stack      this group in the terminal, without a record; options for pytest after it
 """
 
@@ -101,6 +102,21 @@ class Group:
 
 # Two workers share the files; each file's tests stay on one worker, since they may share a broker or a platform.
 PARALLEL = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+# Tables and executors of a cluster; `kills` leaves these files out, so that `make test-all` runs each once.
+CLUSTER = (
+    Group("standalone", ("-v", "-s", "--durations=0"), ("tests/recovery/test_cluster.py",)),
+    Group(
+        "yarn",
+        ("-v", "-s", "--durations=0"),
+        ("tests/recovery/test_yarn.py", "tests/recovery/test_files_in_hdfs.py"),
+    ),
+    Group(
+        "s3",
+        ("-v", "-s", "--durations=0"),
+        ("tests/recovery/test_tables_in_a_store.py", "tests/recovery/test_object_store.py"),
+    ),
+)
+ELSEWHERE = tuple(f"--ignore={path}" for group in CLUSTER for path in group.paths)
 # Named, since pytest does not ignore a folder that pyproject.toml names.
 GROUPS = (
     Group("fast", ("-m", "not extended", *PARALLEL)),
@@ -110,7 +126,8 @@ GROUPS = (
         ("tests/parity", "tests/cases", "tests/architecture", "tests/unit"),
         (CHROMIUM,),
     ),
-    Group("kills", ("-s", "--durations=0", "-m", "extended"), ("tests/recovery",), (CHROMIUM,)),
+    Group("kills", ("-s", "--durations=0", "-m", "extended"), ("tests/recovery", *ELSEWHERE), (CHROMIUM,)),
+    *CLUSTER,
     Group("stack", ("-v",), ("tests/stack",), (CHROMIUM,)),
     Group("airflow-package", ("-v",), ("tests/remote_airflow",), modules="tests/recovery"),
     Group(
@@ -349,15 +366,21 @@ def alone() -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            sys.exit("headrace: make test-all already runs in this clone; nothing was tested")
+            sys.exit("headrace: make test-all or test-cluster already runs in this clone; nothing was tested")
         yield
+
+
+def named(names: str) -> tuple[Group, ...]:
+    """Return the groups of these names, which commas separate, in the order of all."""
+    known, wanted = {group.name: group for group in GROUPS}, names.split(",")
+    if unknown := [name for name in wanted if name not in known]:
+        sys.exit(f"headrace: there is no group {unknown[0]}; groups: {' '.join(known)}")
+    return tuple(group for group in GROUPS if group.name in wanted)
 
 
 def in_terminal(name: str, more: Sequence[str]) -> int:
     """Run one group with its output in the terminal."""
-    group = next((group for group in GROUPS if group.name == name), None)
-    if group is None:
-        sys.exit(f"headrace: there is no group {name}; groups: {' '.join(group.name for group in GROUPS)}")
+    (group,) = named(name)
     if missing := group.missing():
         sys.exit(f"headrace: nothing was tested, this machine lacks {missing}")
     os.chdir(ROOT)
@@ -365,13 +388,14 @@ def in_terminal(name: str, more: Sequence[str]) -> int:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the groups that are named, or all."""
-    if words:
+    """Run one group in the terminal; or those of a list, or all, with their table."""
+    if words and "," not in words[0]:
         return in_terminal(words[0], words[1:])
+    groups = named(words[0]) if words else GROUPS
     with alone():
         records = Records(RECORDS / state_of_clone())
         end_marked(records.mark)
-        return Run(GROUPS, records).run()
+        return Run(groups, records).run()
 
 
 if __name__ == "__main__":

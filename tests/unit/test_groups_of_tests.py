@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra.test_groups import GROUPS, MARK, Group, Need, Records, Run
+from infra.test_groups import CLUSTER, ELSEWHERE, GROUPS, MARK, Group, Need, Records, Run, named
 
 PASSES = (sys.executable, "-c", "pass")
 FAILS = (sys.executable, "-c", "print('a reason'); raise SystemExit(3)")
@@ -119,7 +119,19 @@ def test_every_folder_of_tests_belongs_to_a_group() -> None:
     """`fast` runs what pyproject.toml names, and no folder of extended tests is in no group."""
     tests = Path(__file__).parents[1]
     folders = {f"tests/{path.parent.name}" for path in tests.glob("*/test_*.py")}
-    assert folders == {path for group in GROUPS for path in group.paths}
+    assert folders == {path for group in GROUPS for path in group.paths if (tests.parent / path).is_dir()}
+
+
+def test_a_file_that_a_group_leaves_out_is_of_another_group() -> None:
+    assert {f"--ignore={path}" for group in CLUSTER for path in group.paths} == set(ELSEWHERE) != set()
+    assert set(CLUSTER) <= set(GROUPS)
+    assert all((Path(__file__).parents[2] / path).is_file() for group in CLUSTER for path in group.paths)
+
+
+def test_a_list_selects_groups_in_their_order_and_an_unknown_name_is_refused() -> None:
+    assert [group.name for group in named("s3,standalone")] == ["standalone", "s3"]
+    with pytest.raises(SystemExit, match="there is no group mesos; groups: fast "):
+        named("yarn,mesos")
 
 
 def test_paths_of_the_caller_replace_those_of_the_group_and_options_do_not() -> None:
