@@ -160,6 +160,7 @@ class DerivedBackfillPlan(BackfillPlan):
 
     def refuse_revert(self, settings: Settings, record: PlanRecord) -> None:
         """Raise PlanConflict: a patch of grains is reverted whole, so no other plan of the dataset may be open."""
+        self.refuse_apply(settings, record)
         refuse_conflict(settings, record.plan.dataset)
 
     def revert(self, settings: Settings, record: PlanRecord) -> RolledBack:

@@ -406,6 +406,17 @@ class SliceKind(PlanKind[Given]):
     def sides(self, settings: Settings, record: PlanRecord) -> tuple[Side, Side]:
         return slice_sides(settings, record.plan, released_dataset(settings, record.plan.dataset, record.plan.release))
 
+    def refuse_apply(self, settings: Settings, record: PlanRecord) -> None:
+        """Refuse where the next owner may be a host that has neither the record of a patch in progress nor its rows."""
+        if settings.lease_domain and not record.last(SliceBuilt).is_equal:
+            what = f"plan {record.plan.id} is a patch, which only the host that began it can finish"
+            raise Refused(
+                f"{what}; HEADRACE_LEASE_DOMAIN is set, so another host may take over; nothing was changed",
+                f"headrace plan show {record.plan.id}   (what differs); hosts that share a state folder may apply it",
+                code="patch-on-own-disk",
+                plan=record.plan.id,
+            )
+
     def apply(self, settings: Settings, record: PlanRecord) -> Applied:
         """Have the owner apply the patch. An equal slice needs no request."""
         return Applied.model_validate(_patch(settings, record, RequestKind.APPLY_PATCH))
@@ -430,6 +441,7 @@ class SliceKind(PlanKind[Given]):
 
     def refuse_revert(self, settings: Settings, record: PlanRecord) -> None:
         """Refuse when bronze would lose records, when records have expired, or while a plan of them is open."""
+        self.refuse_apply(settings, record)
         if record.last(SliceBuilt).filled:
             what = f"plan {record.plan.id} filled a gap in bronze; reverting it would lose records, so nothing was done"
             raise Refused(what, "headrace audit", code="gap-filled", plan=record.plan.id)

@@ -135,7 +135,7 @@ def access_to(paths: Iterable[Path]) -> dict[str, Any]:
     stored = next((each for each in paths if isinstance(each, StoredPath)), None)
     if stored is None:
         return {}
-    return _reached[_location(str(stored))].model_dump(mode="json", include=ACCESS)
+    return _settings_of(stored).model_dump(mode="json", include=ACCESS)
 
 
 def reach_store(access: Mapping[str, Any]) -> None:
@@ -150,13 +150,15 @@ def _location(text: str) -> str:
 
 def _place(path: StoredPath) -> tuple[ObjectStore, str]:
     """Return the store of a path, and its key there."""
-    text = str(path)
+    store = find_store(_settings_of(path))
+    assert store is not None, "the settings name it"
+    return store, str(path)[len(_location(str(path))) + 1 :]
+
+
+def _settings_of(path: StoredPath) -> Settings:
     if not _reached:
         stored_root(load_settings())
-    location = _location(text)
-    store = find_store(_reached[location])
-    assert store is not None, "the settings name it"
-    return store, text[len(location) + 1 :]
+    return _reached[_location(str(path))]
 
 
 def _missing(path: StoredPath) -> FileNotFoundError:
@@ -233,9 +235,7 @@ def arrow_files(folder: Path) -> Any:
     from pyarrow import fs
 
     if isinstance(folder, StoredPath):
-        text = str(folder)
-        _place(folder)
-        return fs.SubTreeFileSystem(text.partition("://")[2], arrow_client(_reached[_location(text)]))
+        return fs.SubTreeFileSystem(str(folder).partition("://")[2], arrow_client(_settings_of(folder)))
     # Arrow's own file system reads local files without a detour through Python; delta-rs's would copy each block.
     return fs.SubTreeFileSystem(str(folder), fs.LocalFileSystem())
 

@@ -222,15 +222,7 @@ class Owned(ABC):
         return self._patch_file.path.exists()
 
     def begin_patch(self, plan: str, direction: PatchDirection) -> None:
-        """Record a patch; `finish_patch` applies or reverts it. Raises Refused if another host may be next."""
-        if self.settings.lease_domain:
-            what = f"{self.dataset}: a patch that is begun is finished from its record on this host's disk"
-            raise Refused(
-                f"{what}, and with HEADRACE_LEASE_DOMAIN another host may be the next owner; nothing was changed",
-                "headrace release run   (builds a release), or unset HEADRACE_LEASE_DOMAIN on all hosts meanwhile",
-                code="patch-on-own-disk",
-                dataset=self.dataset,
-            )
+        """Record a patch; `finish_patch` applies or reverts it."""
         self._patch_file.write(PatchInProgress(plan, direction))
 
     def finish_patch(self) -> None:

@@ -77,7 +77,7 @@ class Measure:
 
 
 MEASURES = (
-    Measure("lines of product Python", lambda: sum(lines(m.path) for m in product()), 72_590, 52_000),
+    Measure("lines of product Python", lambda: sum(lines(m.path) for m in product()), 72_595, 52_000),
     Measure("modules", lambda: len(product()), 325, 330),
     Measure("packages", packages, 25, 20),
     Measure("lines of own Java", java_lines, 3_466, 650),

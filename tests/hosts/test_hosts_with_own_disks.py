@@ -105,6 +105,7 @@ def outage(
         end()
         wait_until(lambda: "the lease is lost" in lost.host.log.read_text(), f"{lost.host.name} stands by", within=60)
         wait_until(lambda: drivers_on(lost.host) == 0, f"no driver runs on {lost.host.name}", within=60)
+        assert f"{other.host.name} supervises" in lost.host.command("up", DATASET)
         batch = published(other.site)
         wait_until(lambda: published(other.site) > batch + 3, f"{other.host.name} goes on", within=120)
         assert other.owns_the_stream()

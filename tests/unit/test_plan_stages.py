@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from plan_samples import advanced, plan_at, result_of
+from error_codes import raises
+from plan_samples import advanced, plan_at, result_of, sample_plan
 
 from include.change import stages as plan_stages
 from include.change.jobs import JobTimedOut
 from include.change.stages import KINDS, NotApproved, PlanReporter, explanation, rebuild, run_plan, stages_of
+from include.ground.errors import Refused
 from include.ground.settings import Settings
-from include.plans.journal import last_failure
-from include.plans.plan import KIND_NAMES, REPLAY, PlanRecord, Stage, StageRefused
+from include.plans.journal import last_failure, save_plan
+from include.plans.plan import BACKFILL, KIND_NAMES, REPLAY, PlanRecord, Stage, StageRefused
 
 PATHS: tuple[tuple[Stage, ...], ...] = (
     (),
@@ -145,3 +147,17 @@ def test_failure_of_a_job_stays_in_the_plan_until_a_stage_completes(
     monkeypatch.setattr(plan_stages, "build", build)
     run_plan(settings, record, PlanReporter(), lambda _: "ann", "ann")
     assert last_failure(settings, record.plan.id) == ""
+
+
+@pytest.mark.parametrize("kind", [BACKFILL, REPLAY])
+def test_patch_is_refused_where_another_host_may_have_to_finish_it(settings: Settings, kind: str) -> None:
+    own_disks = settings.model_copy(update={"lease_domain": "meters"})
+    compared = plan_at(settings, Stage.BUILT, Stage.COMPARED, kind=kind)
+    with raises(Refused, "patch-on-own-disk"):
+        plan_stages.approve(own_disks, compared, "ann")
+    applied = advanced(settings, compared, Stage.APPROVED, Stage.APPLIED)
+    with raises(Refused, "patch-on-own-disk"):
+        plan_stages.roll_back(own_disks, applied, "ann")
+    # Nothing would be committed for rows that are equal.
+    equal = advanced(settings, save_plan(settings, sample_plan(settings, kind)), Stage.BUILT, differing={})
+    assert plan_stages.approve(own_disks, advanced(settings, equal, Stage.COMPARED), "ann").stage is Stage.APPROVED
