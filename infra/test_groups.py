@@ -113,7 +113,7 @@ CLUSTER = (
     Group(
         "s3",
         ("-v", "-s", "--durations=0"),
-        ("tests/recovery/test_tables_in_a_store.py", "tests/recovery/test_object_store.py"),
+        tuple(f"tests/recovery/test_{name}.py" for name in ("tables_in_a_store", "plans_in_a_store", "object_store")),
     ),
 )
 ELSEWHERE = tuple(f"--ignore={path}" for group in CLUSTER for path in group.paths)

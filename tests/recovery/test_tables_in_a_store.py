@@ -2,45 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import test_release_plans as releases
 from recovery_site import Driver, Site
-from stored_site import create_bucket, endpoint_of, running_store, store_variables, stored_settings
 
-from include.ground.java import LOCK, read_jar_list
 from include.ground.object_store import find_store
 from include.ground.paths import local_warehouse
-from include.ground.settings import CLONE
 from include.read.stored_publication import read_stored
-from infra.jars.fetch import cache_folder, fetch
 from spark_jobs.tables.failpoints import Step
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[subprocess.Popen[bytes]]:
-    locked = [each for each in read_jar_list(LOCK, hashed=True) if each.folder == "s3a"]
-    fetch(locked, CLONE / ".jars", cache_folder(os.environ))
-    with running_store() as process:
-        create_bucket(endpoint_of(process), "tables")
-        yield process
-
-
-@pytest.fixture
-def stored(site: Site, store: subprocess.Popen[bytes], tmp_path: Path) -> Site:
-    """A site whose tables lie in a store."""
-    own = {"state": site.settings.state, "datasets": site.settings.datasets}
-    site.settings = stored_settings(tmp_path, endpoint_of(store), "tables", "s3a", **own)
-    site.backend, site.variables = "spark", store_variables(site.settings)
-    return site
 
 
 def end_with_nothing_lost(site: Site, driver: Driver) -> None:
